@@ -1,0 +1,51 @@
+"""bunqueue_py: the job queue that a Python program carries inside itself.
+
+The layers, downward only:
+
+    errors types durations config serializers clock ids sync     the foundation
+    model                                                         what a job is
+    shard stores storage                                          where it is kept
+    state                                                         all of it, wired together
+    ops                                                           the verbs
+    tasks                                                         what happens by itself
+    client.protocol client.job  manager                           the front door
+    client                                                        queues and workers
+"""
+
+from .client.job import Ack as Ack
+from .client.job import DlqEntry as DlqEntry
+from .client.job import Job as Job
+from .client.queue import Queue as Queue
+from .client.worker import Worker as Worker
+from .config import ManagerConfig as ManagerConfig
+from .default_manager import configure as configure
+from .default_manager import get_default_manager as get_default_manager
+from .errors import BunqueueError as BunqueueError
+from .errors import ForkedManagerError as ForkedManagerError
+from .errors import JobFailedError as JobFailedError
+from .errors import JobNotFoundError as JobNotFoundError
+from .errors import JobStateError as JobStateError
+from .errors import LockError as LockError
+from .errors import ManagerClosedError as ManagerClosedError
+from .errors import ResultExpiredError as ResultExpiredError
+from .errors import SerializationError as SerializationError
+from .errors import UnrecoverableError as UnrecoverableError
+from .errors import ValidationError as ValidationError
+from .errors import WaitTimeoutError as WaitTimeoutError
+from .manager import QueueManager as QueueManager
+from .model.backoff import Backoff as Backoff
+from .model.events import JobEvent as JobEvent
+from .model.options import JobOptions as JobOptions
+from .model.options import JobSpec as JobSpec
+from .serializers import JsonSerializer as JsonSerializer
+from .serializers import PickleSerializer as PickleSerializer
+from .serializers import Serializer as Serializer
+from .storage.memory import MemoryStorage as MemoryStorage
+from .types import Attempt as Attempt
+from .types import Duration as Duration
+from .types import FailureReason as FailureReason
+from .types import JobCounts as JobCounts
+from .types import JobState as JobState
+from .types import KeepJobs as KeepJobs
+from .types import Outcome as Outcome
+from .types import TimelineEntry as TimelineEntry

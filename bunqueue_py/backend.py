@@ -1,0 +1,93 @@
+"""What the engine gives to workers: one-line delegations to the verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .client.job import Job
+from .client.protocol import Closable, WaitHandle
+from .clock import Clock
+from .model.failure import describe
+from .ops import ack, fail, leases, pull, push, query
+from .shard.waiters import Waiter
+from .state import State
+from .tasks.scheduler import Report, Task, TaskLoop
+from .types import Outcome
+
+
+class EngineBackend:
+    """The `Backend` of `QueueManager`."""
+
+    def __init__(self, state: State, beat: TaskLoop, *, runs_threads: bool) -> None:
+        self._state = state
+        self._beat = beat
+        self._attached: dict[int, tuple[Closable, Task]] = {}
+        self.clock: Clock = state.clock
+        self.runs_threads = runs_threads
+
+    def wait_handle(self) -> WaitHandle:
+        return Waiter()
+
+    def claim(
+        self, queue: str, limit: int, lease_ms: int, owner: str, handle: WaitHandle
+    ) -> list[Job]:
+        assert isinstance(handle, Waiter)
+        return pull.pull(  # type: ignore[return-value]
+            self._state, queue, limit, None, lease_ms, owner, handle, claim=True
+        )
+
+    def begin(self, job_id: str, token: str | None) -> bool:
+        return pull.begin(self._state, job_id, token)
+
+    def settle(self, items: Sequence[tuple[str, str | None, bytes | None]]) -> list[Outcome]:
+        return ack.ack_batch(self._state, items)
+
+    def fail_run(
+        self, job_id: str, token: str | None, error: BaseException | str, *, unrecoverable: bool
+    ) -> tuple[Outcome, bool]:
+        text, stack = describe(error)
+        return fail.fail(
+            self._state, job_id, token, text, stack, error, unrecoverable=unrecoverable
+        )
+
+    def encode(self, result: Any) -> bytes:
+        return push.encode(self._state, result, "the result")
+
+    def decode(self, data: bytes) -> Any:
+        return self._state.loads(data)
+
+    def give_back(self, job_id: str, token: str | None) -> bool:
+        return leases.release(self._state, job_id, token, 0)
+
+    def renew(self, items: Sequence[tuple[str, str | None]]) -> list[bool]:
+        return leases.renew_batch(self._state, items)
+
+    def cancel_wait(self, queue: str, handle: WaitHandle) -> None:
+        assert isinstance(handle, Waiter)
+        pull.cancel(self._state, queue, handle)
+
+    def others_wait(self, queue: str) -> bool:
+        return pull.others_wait(self._state, queue)
+
+    def is_watched(self, job_id: str) -> bool:
+        return query.is_watched(self._state, job_id)
+
+    def attach(self, worker: Closable, tick: Callable[[], tuple[int, int | None]]) -> None:
+        task = Task(f"beat of {worker!r}", lambda: Report(*tick()))
+        self._attached[id(worker)] = (worker, task)
+        self._beat.add(task)
+        self._beat.start()
+
+    def detach(self, worker: Closable) -> None:
+        entry = self._attached.pop(id(worker), None)
+        if entry is not None:
+            self._beat.remove(entry[1])
+
+    def beat_at(self, due_ms: int) -> None:
+        if due_ms < self._state.beat.due_ms:
+            self._state.beat.set(due_ms)
+
+    def attached(self) -> list[Closable]:
+        """The workers that are to be closed before the manager."""
+        return [worker for worker, _ in list(self._attached.values())]

@@ -1,0 +1,1 @@
+"""What users hold: queues, jobs, workers."""

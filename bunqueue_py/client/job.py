@@ -1,0 +1,323 @@
+"""`Job`: what users hold of a job, a snapshot with verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..durations import ms_to_moment, optional_moment
+from ..errors import JobNotFoundError
+from ..model.job import UNREAD, AttemptRow, JobSnapshot, plain_timeline
+from ..types import Attempt, Duration, JobState, TimelineEntry
+
+if TYPE_CHECKING:
+    from .protocol import Manager
+
+
+class Job(JobSnapshot):
+    """A job as it was when it was read. `refresh()` reads again; `token` belongs to the delivery
+    that handed this object out, and is `None` on one that was merely looked up.
+
+    >>> from bunqueue_py import QueueManager
+    >>> with QueueManager() as manager:
+    ...     job = manager.push("emails", {"to": "ada@example.com"}, name="welcome")
+    ...     job.name, job.data["to"], str(job.state)
+    ('welcome', 'ada@example.com', 'waiting')
+    """
+
+    __slots__ = ()
+    _manager: Manager
+
+    def __repr__(self) -> str:
+        return f"<Job {self._id} {self._name!r} of {self._queue!r}: {self._state}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and other._id == self._id
+
+    def __hash__(self) -> int:
+        return hash(self._id)
+
+    # -- what was read -----------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """UUIDv7 text."""
+        return self._id
+
+    @property
+    def queue(self) -> str:
+        """The name of its queue."""
+        return self._queue
+
+    @property
+    def name(self) -> str:
+        """What kind of job it is; workers with several handlers choose by it."""
+        return self._name
+
+    @property
+    def data(self) -> Any:
+        """The payload, decoded on first use; never the object that was added.
+
+        Raises `SerializationError` if it cannot be decoded.
+        """
+        data = self._value
+        if data is UNREAD:
+            encoded = self._encoded
+            if encoded is None:
+                found = self._manager.get_job(self._id)
+                if found is None:
+                    raise self._gone()
+                data = found.data
+            else:
+                data = self._manager.decode(encoded)
+            self._value = data
+        return data
+
+    @property
+    def state(self) -> JobState:
+        """Its state when it was read."""
+        return self._state
+
+    @property
+    def priority(self) -> int:
+        """Higher runs first."""
+        return self._priority
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was added."""
+        return ms_to_moment(self._created_ms)
+
+    @property
+    def run_at(self) -> datetime:
+        """When it may run (again) at the earliest."""
+        return ms_to_moment(self._run_at_ms)
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When its latest run began."""
+        return optional_moment(self._started_ms)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        """When it completed or failed for good."""
+        return optional_moment(self._finished_ms)
+
+    @property
+    def attempt(self) -> int:
+        """The current or next run, from 1. Of a finished job: its last run."""
+        if self._state is JobState.FAILED:
+            return max(1, self._attempts_made)
+        return self._attempts_made + 1
+
+    @property
+    def attempts_made(self) -> int:
+        """How many runs failed so far."""
+        return self._attempts_made
+
+    @property
+    def max_attempts(self) -> int:
+        """How many runs it may have in all."""
+        return self._options.attempts
+
+    @property
+    def progress(self) -> float:
+        """0 to 100, as its handler last reported."""
+        side = self._side
+        return 0 if side is None else side.progress
+
+    @property
+    def progress_message(self) -> str | None:
+        """What the handler said with its progress."""
+        side = self._side
+        return None if side is None else side.progress_message
+
+    @property
+    def return_value(self) -> Any:
+        """The result of a completed job; `None` in every other state.
+
+        Raises `ResultExpiredError` if it has made room for newer ones.
+        """
+        if self._state is not JobState.COMPLETED:
+            return None
+        return self._manager.get_result(self._id)
+
+    @property
+    def failed_reason(self) -> str | None:
+        """The `FailureReason` of a job that failed for good."""
+        side = self._side
+        if side is None or side.failure is None or self._state is not JobState.FAILED:
+            return None
+        return str(side.failure.reason)
+
+    @property
+    def error(self) -> str | None:
+        """The text of the error of its last failed run."""
+        side = self._side
+        return None if side is None or side.failure is None else side.failure.error
+
+    @property
+    def stacktrace(self) -> list[str]:
+        """The last lines of that error's traceback, `stack_trace_limit` of them."""
+        side = self._side
+        return [] if side is None or side.failure is None else list(side.failure.stack)
+
+    @property
+    def custom_id(self) -> str | None:
+        """The id that its adder gave it."""
+        return self._custom_id
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags that its adder gave it."""
+        side = self._side
+        return () if side is None else side.tags
+
+    @property
+    def stall_count(self) -> int:
+        """How many of its runs were lost: their lock expired."""
+        side = self._side
+        return 0 if side is None else side.stall_count
+
+    @property
+    def timeline(self) -> list[TimelineEntry]:
+        """What happened to it and when, the newest 20 steps."""
+        side = self._side
+        if side is not None and side.timeline is not None:
+            steps = list(side.timeline)
+        else:
+            steps = plain_timeline(self._created_ms, self._run_at_ms, self._started_ms)
+            if self._finished_ms is not None:
+                steps.append((str(self._state), self._finished_ms))
+        return [TimelineEntry(step, ms_to_moment(at_ms)) for step, at_ms in steps]
+
+    @property
+    def now(self) -> datetime:
+        """The time of the engine's own clock, which a test may own."""
+        return self._manager.now
+
+    # -- verbs -------------------------------------------------------------------------------
+
+    def result(self, timeout: Duration | None = None) -> Any:
+        """Blocks until the job has completed and returns its result.
+
+        Raises `JobFailedError`, `JobNotFoundError` (it was removed), `ResultExpiredError`,
+        `WaitTimeoutError`, `ManagerClosedError`.
+        """
+        return self._manager.wait_for(self._id, timeout)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """Like `result`, without blocking the running event loop."""
+        return self._manager.wait_for_async(self._id).__await__()
+
+    def refresh(self) -> Job:
+        """Reads the job again, into this object. Raises `JobNotFoundError` if it is gone."""
+        found = self._manager.get_job(self._id)
+        if found is None:
+            raise self._gone()
+        for field in JobSnapshot.__slots__:
+            if field not in ("duplicate", "token"):
+                setattr(self, field, getattr(found, field))
+        return self
+
+    def remove(self) -> bool:
+        """Removes the job; see `Queue.remove`."""
+        return self._manager.remove(self._id)
+
+    def retry(self) -> bool:
+        """Runs a finished job again; see `Queue.retry`."""
+        return self._manager.retry(self._id)
+
+    def update_progress(self, percent: float, message: str | None = None) -> None:
+        """In a handler: reports how far it is, 0 to 100.
+
+        Raises `LockError` if this run has lost its lock, `JobNotFoundError` if the job is gone.
+        """
+        self._manager.update_progress(self, percent, message)
+
+    def extend_lock(self, duration: Duration) -> bool:
+        """In a handler: holds the job for `duration` from now, and so at each heartbeat."""
+        return self._manager.extend_lock(self, duration)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The attributes as plain values: moments as ISO 8601 text, the payload decoded."""
+        return {
+            "id": self.id,
+            "queue": self.queue,
+            "name": self.name,
+            "data": self.data,
+            "state": str(self.state),
+            "priority": self.priority,
+            "created_at": self.created_at.isoformat(),
+            "run_at": self.run_at.isoformat(),
+            "started_at": None if self.started_at is None else self.started_at.isoformat(),
+            "finished_at": None if self.finished_at is None else self.finished_at.isoformat(),
+            "attempt": self.attempt,
+            "attempts_made": self.attempts_made,
+            "max_attempts": self.max_attempts,
+            "progress": self.progress,
+            "progress_message": self.progress_message,
+            "failed_reason": self.failed_reason,
+            "error": self.error,
+            "stacktrace": self.stacktrace,
+            "custom_id": self.custom_id,
+            "tags": list(self.tags),
+            "stall_count": self.stall_count,
+        }
+
+    def _gone(self) -> JobNotFoundError:
+        return JobNotFoundError(f"job {self._id} is gone", job_id=self._id)
+
+
+class Ack(NamedTuple):
+    """One item of `ack_batch`: a pulled job (or its id with its token) and its result.
+
+    >>> Ack("0190-...", result=42, token="...").result
+    42
+    """
+
+    job: Job | str
+    result: Any = None
+    token: str | None = None
+
+
+@dataclass(frozen=True)
+class DlqEntry:
+    """A job that failed for good, as the dead letters keep it."""
+
+    job: Job
+    entered_at: datetime
+    reason: str
+    error: str
+    attempts: Sequence[Attempt]
+    retry_count: int
+    last_retry_at: datetime | None
+
+
+def dlq_entry(job: Job) -> DlqEntry:
+    """The dead letter that a failed job's snapshot tells of."""
+    side, finished_ms = job._side, job._finished_ms
+    assert side is not None and side.failure is not None and finished_ms is not None
+    return DlqEntry(
+        job=job,
+        entered_at=ms_to_moment(finished_ms),
+        reason=str(side.failure.reason),
+        error=side.failure.error,
+        attempts=[_attempt(row) for row in side.attempts],
+        retry_count=side.dlq_retries,
+        last_retry_at=optional_moment(side.last_retry_ms),
+    )
+
+
+def _attempt(row: AttemptRow) -> Attempt:
+    started = row.started_ms
+    return Attempt(
+        attempt=row.attempt,
+        started_at=optional_moment(started),
+        failed_at=ms_to_moment(row.failed_ms),
+        reason=str(row.failure.reason),
+        error=row.failure.error,
+        duration=None if started is None else (row.failed_ms - started) / 1000,
+    )

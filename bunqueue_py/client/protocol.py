@@ -1,0 +1,165 @@
+"""What every manager promises to the rest of the client, whatever it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..clock import Clock
+from ..model.options import JobSpec
+from ..types import Duration, JobCounts, JobState, Outcome
+
+if TYPE_CHECKING:
+    from .job import DlqEntry, Job
+
+
+class WaitHandle(Protocol):
+    """A waiting pull that another thread can end with `Backend.cancel_wait`."""
+
+    cancelled: bool
+
+
+class Backend(Protocol):
+    """What a worker needs beyond the public calls: times in milliseconds, results encoded."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def runs_threads(self) -> bool:
+        """Whether background threads may be started."""
+        ...
+
+    def wait_handle(self) -> WaitHandle:
+        """A handle for `claim`."""
+        ...
+
+    def claim(
+        self, queue: str, limit: int, lease_ms: int, owner: str, handle: WaitHandle
+    ) -> list[Job]:
+        """Up to `limit` deliveries, the first of them started; blocks until there is one or the
+        handle is cancelled (then possibly none)."""
+        ...
+
+    def begin(self, job_id: str, token: str | None) -> bool:
+        """Starts a claimed job; False if its delivery has ended."""
+        ...
+
+    def settle(self, items: Sequence[tuple[str, str | None, bytes | None]]) -> list[Outcome]:
+        """Acks (id, token, encoded result) in one go."""
+        ...
+
+    def fail_run(
+        self, job_id: str, token: str | None, error: BaseException | str, *, unrecoverable: bool
+    ) -> tuple[Outcome, bool]:
+        """Fails a run; also says whether the job will run again."""
+        ...
+
+    def encode(self, result: Any) -> bytes:
+        """The result as it will be kept; `SerializationError` if that cannot be."""
+        ...
+
+    def decode(self, data: bytes) -> Any:
+        """What `encode` was given."""
+        ...
+
+    def give_back(self, job_id: str, token: str | None) -> bool:
+        """Releases a delivery, uncharged, to its old place."""
+        ...
+
+    def renew(self, items: Sequence[tuple[str, str | None]]) -> list[bool]:
+        """Heartbeats for (id, token)."""
+        ...
+
+    def cancel_wait(self, queue: str, handle: WaitHandle) -> None:
+        """Ends a `claim` that waits, or the next one."""
+        ...
+
+    def others_wait(self, queue: str) -> bool:
+        """Whether some thread waits for a job of that queue."""
+        ...
+
+    def is_watched(self, job_id: str) -> bool:
+        """Whether somebody waits for that job's outcome."""
+        ...
+
+    def attach(self, worker: Closable, tick: Callable[[], tuple[int, int | None]]) -> None:
+        """Has the manager close the worker when it closes, and run its beat tick when due."""
+        ...
+
+    def detach(self, worker: Closable) -> None:
+        """Ends what `attach` began."""
+        ...
+
+    def beat_at(self, due_ms: int) -> None:
+        """Has the beat thread run the ticks at that moment at the latest."""
+        ...
+
+
+class Closable(Protocol):
+    """What a manager closes before itself."""
+
+    def close(self, timeout: Duration | None = None, force: bool = False) -> bool: ...
+
+
+class Manager(Protocol):
+    """The calls that queues, jobs and parts make."""
+
+    @property
+    def backend(self) -> Backend: ...
+
+    @property
+    def now(self) -> datetime: ...
+
+    def push(self, queue: str, data: Any = None, *, name: str = "default", **options: Any) -> Job:
+        ...
+
+    def push_batch(self, queue: str, specs: Iterable[JobSpec | tuple[str, Any]]) -> list[Job]: ...
+    def extend_lock(
+        self, job: Job | str, duration: Duration, *, token: str | None = None
+    ) -> bool: ...
+    def update_progress(
+        self,
+        job: Job | str,
+        percent: float,
+        message: str | None = None,
+        *,
+        token: str | None = None,
+    ) -> None: ...
+    def get_job(
+        self,
+        job_id: str | None = None,
+        *,
+        queue: str | None = None,
+        custom_id: str | None = None,
+    ) -> Job | None: ...
+    def get_result(self, job_id: Job | str) -> Any: ...
+    def wait_for(self, job_id: Job | str, timeout: Duration | None = None) -> Any: ...
+    async def wait_for_async(self, job_id: Job | str) -> Any: ...
+    decode: Callable[[bytes], Any]
+
+    def counts(self, queue: str | None = None) -> JobCounts: ...
+    def get_jobs(
+        self,
+        queue: str,
+        states: JobState | str | Iterable[JobState | str] | None = None,
+        *,
+        offset: int = 0,
+        limit: int = 100,
+        newest_first: bool = False,
+        with_data: bool = True,
+    ) -> list[Job]: ...
+    def pause(self, queue: str) -> None: ...
+    def resume(self, queue: str) -> None: ...
+    def is_paused(self, queue: str) -> bool: ...
+    def drain(self, queue: str, delayed: bool = True) -> int: ...
+    def obliterate(self, queue: str, force: bool = False) -> int: ...
+    def remove(self, job: Job | str) -> bool: ...
+    def retry(self, job: Job | str) -> bool: ...
+    def wait_until_empty(self, queue: str, timeout: Duration | None = None) -> None: ...
+    def dlq_entries(self, queue: str, offset: int = 0, limit: int = 100) -> list[DlqEntry]: ...
+    def dlq_len(self, queue: str) -> int: ...
+    def dlq_retry(self, job: Job | str) -> bool: ...
+    def dlq_remove(self, job: Job | str) -> bool: ...
+    def known_queue(self, name: str) -> str: ...

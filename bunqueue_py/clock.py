@@ -1,0 +1,60 @@
+"""The one place that reads time. Everything else asks the `Clock` it was given."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Lock
+from typing import Protocol
+
+MAX_WAIT_MS = 60_000
+"""Real waits are cut at this, so that a machine that slept catches up."""
+
+
+class Clock(Protocol):
+    """What the engine asks of time.
+
+    `timeline_ms` never jumps and never goes back; the wall clock may. Both are epoch-like
+    milliseconds, and both are plain callables so that the hot path pays no method lookup.
+    """
+
+    timeline_ms: Callable[[], int]
+    wall_ms: Callable[[], int]
+
+    def wait(self, lock: Lock, timeout_ms: int | None) -> bool:
+        """Blocks until `lock` can be acquired or the time has passed; says whether it was
+        acquired. May return `False` early: callers look again. `None` means without end."""
+        ...
+
+
+class SystemClock:
+    """Real time: the timeline is the wall clock at construction plus elapsed time, suspended time
+    included where the system has `CLOCK_BOOTTIME`."""
+
+    def __init__(self) -> None:
+        wall_ns = time.time_ns
+        boot = getattr(time, "CLOCK_BOOTTIME", None)
+        elapsed_ns: Callable[[], int]
+        if boot is None:
+            elapsed_ns = time.monotonic_ns
+            offset_ns = wall_ns() - elapsed_ns()
+
+            def timeline_ms() -> int:
+                return (elapsed_ns() + offset_ns) // 1_000_000
+        else:
+            clock_ns = time.clock_gettime_ns
+            offset_ns = wall_ns() - clock_ns(boot)
+
+            def timeline_ms() -> int:
+                return (clock_ns(boot) + offset_ns) // 1_000_000
+
+        self.timeline_ms: Callable[[], int] = timeline_ms
+        self.wall_ms: Callable[[], int] = lambda: wall_ns() // 1_000_000
+
+    def wait(self, lock: Lock, timeout_ms: int | None) -> bool:
+        """Blocks on the lock itself, at most `MAX_WAIT_MS` at a time."""
+        if timeout_ms is None or timeout_ms > MAX_WAIT_MS:
+            timeout_ms = MAX_WAIT_MS
+        if timeout_ms <= 0:
+            return lock.acquire(False)
+        return lock.acquire(True, timeout_ms / 1000)

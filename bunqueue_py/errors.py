@@ -1,0 +1,96 @@
+"""Every error that the library raises, under one root and under the builtin a caller would catch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class BunqueueError(Exception):
+    """The root of every error that bunqueue_py raises on purpose."""
+
+
+class ValidationError(BunqueueError, ValueError):
+    """An argument is out of its bounds; nothing has been changed."""
+
+
+class SerializationError(BunqueueError, ValueError):
+    """A value cannot be encoded or decoded; `path` says where in it, for example `$.items[3]`."""
+
+    def __init__(self, message: str, *, path: str | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class ManagerClosedError(BunqueueError):
+    """The manager was closed; open a new `QueueManager` to go on."""
+
+
+class ForkedManagerError(ManagerClosedError):
+    """The manager was opened by the parent of this process; a forked child must open its own."""
+
+
+class JobNotFoundError(BunqueueError, LookupError):
+    """No job has this id: it never existed, or it was removed."""
+
+    def __init__(self, message: str, *, job_id: str | None = None) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+
+
+class JobStateError(BunqueueError):
+    """The job exists, but this call makes no sense in the state it is in."""
+
+    def __init__(self, message: str, *, job_id: str | None = None) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+
+
+class LockError(BunqueueError):
+    """The token is missing, or was never issued for this job."""
+
+    def __init__(self, message: str, *, job_id: str | None = None) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+
+
+class DuplicateJobError(BunqueueError):
+    """Another live job holds the custom id that this job would need."""
+
+    def __init__(self, message: str, *, job_id: str | None = None) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+
+
+class JobFailedError(BunqueueError):
+    """The awaited job failed for good. Attributes: `job_id`, `reason`, `error`, `stacktrace`."""
+
+    def __init__(self, job_id: str, reason: str, error: str, stacktrace: Sequence[str] = ()) -> None:
+        super().__init__(f"job {job_id} failed ({reason}): {error}")
+        self.job_id = job_id
+        self.reason = reason
+        self.error = error
+        self.stacktrace = list(stacktrace)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.job_id, self.reason, self.error, self.stacktrace)
+
+
+class ResultExpiredError(BunqueueError):
+    """The job completed, but its result has made room for newer ones (`keep_results`)."""
+
+
+class WaitTimeoutError(BunqueueError, TimeoutError):
+    """The time given to a blocking call passed before what it waited for happened."""
+
+
+class UnrecoverableError(BunqueueError):
+    """Raised by a handler: fails the job for good, whatever attempts remain.
+
+    >>> raise UnrecoverableError("the account is closed")
+    Traceback (most recent call last):
+    ...
+    bunqueue_py.errors.UnrecoverableError: the account is closed
+    """

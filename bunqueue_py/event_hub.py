@@ -1,0 +1,95 @@
+"""`manager.events`: who wants to hear what happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import Any
+
+from .clock import Clock
+from .durations import shown
+from .errors import ValidationError
+from .model.events import EVENT_TYPES, JobEvent, Mailbox, RawEvent, event_of
+from .model.options import checked_queue_name
+from .state import State
+from .sync import nothing_held
+
+
+class EventHub:
+    """Subscriptions to the events of a manager's queues."""
+
+    def __init__(self, state: State, *, threaded: bool) -> None:
+        self._state = state
+        self._threaded = threaded
+        self._numbers = count(1)
+        self._clock: Clock = state.clock
+
+    def subscribe(
+        self,
+        fn: Callable[[JobEvent], Any],
+        queue: Any = None,
+        types: str | Iterable[str] | None = None,
+    ) -> Callable[[], None]:
+        """Has `fn(event)` called for every event of that queue (`None`: all) and of those types
+        (`None`: all), in order; returns a function that ends it.
+
+        Every subscription has a thread and a buffer of 100,000 events of its own, so a slow or
+        raising `fn` costs nobody else anything; what it raises is logged. With
+        `background=False`, `run_pending()` makes the calls.
+        """
+        if not callable(fn):
+            raise ValidationError(f"fn must be callable, not {shown(fn)}")
+        name = None if queue is None else checked_queue_name(getattr(queue, "name", queue))
+        wanted = _types(types)
+        for shard in self._state.shards.shards[:1]:
+            shard.refuse()
+        loads = self._state.loads
+
+        def deliver(raw: RawEvent) -> None:
+            nothing_held()
+            fn(event_of(raw, loads))
+
+        mailbox = Mailbox(f"events-{next(self._numbers)}", deliver)
+        if self._threaded:
+            mailbox.start()
+        remove = self._state.events.add(mailbox, name, wanted)
+
+        def unsubscribe() -> None:
+            remove()
+            # ends the thread after what is buffered; never waits, a listener may call it
+            mailbox.close(0)
+
+        return unsubscribe
+
+    def drain(self) -> int:
+        """Makes the calls that are due, on this thread; for `background=False`."""
+        if self._threaded:
+            return 0
+        return sum(mailbox.drain() for mailbox in self._state.events.mailboxes())
+
+    def close(self, timeout: float | None = None) -> bool:
+        """Delivers what is buffered, then ends the threads; says whether they ended in time."""
+        mailboxes = self._state.events.mailboxes()
+        if not self._threaded:
+            self.drain()
+            return True
+        deadline = None if timeout is None else self._clock.timeline_ms() + round(timeout * 1000)
+        ended = True
+        for mailbox in mailboxes:
+            left = None
+            if deadline is not None:
+                left = max(0, deadline - self._clock.timeline_ms()) / 1000
+            ended = mailbox.close(left) and ended
+        return ended
+
+
+def _types(types: str | Iterable[str] | None) -> frozenset[str] | None:
+    if types is None:
+        return None
+    wanted = frozenset((types,) if isinstance(types, str) else types)
+    unknown = wanted - EVENT_TYPES
+    if unknown:
+        raise ValidationError(
+            f"types must be among {', '.join(sorted(EVENT_TYPES))}, not {shown(sorted(unknown)[0])}"
+        )
+    return wanted

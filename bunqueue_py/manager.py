@@ -1,0 +1,584 @@
+"""`QueueManager`: the engine's front door. Converts at the edge and delegates to the verbs.
+
+It is over 400 lines because it is the one façade of all verbs: no method has logic of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from typing_extensions import Self, Unpack
+
+from .backend import EngineBackend
+from .client.job import Ack, DlqEntry, Job, dlq_entry
+from .client.protocol import Backend
+from .clock import Clock, SystemClock
+from .config import ManagerConfig
+from .durations import ms_to_moment, optional_moment, shown, timeout_to_ms, to_ms
+from .errors import ForkedManagerError, LockError, ValidationError
+from .event_hub import EventHub
+from .ids import Ids, SystemIds
+from .model.failure import bounded, describe
+from .model.options import (
+    MAX_BATCH,
+    JobOptions,
+    JobSpec,
+    checked_bool,
+    checked_int,
+    checked_name,
+    checked_queue_name,
+)
+from .ops import ack as ops_ack
+from .ops import close as ops_close
+from .ops import control, fail, leases, pull, push, query, wait
+from .ops.ack import Settled
+from .shard.shard import FORKED
+from .state import State, build_state
+from .storage.memory import MemoryStorage
+from .sync import MANAGER, make_lock
+from .tasks import deadlines
+from .tasks.scheduler import Task, TaskLoop
+from .types import Duration, JobCounts, JobState, Outcome
+
+EXIT_TIMEOUT = 5.0
+_STATE_NAMES = ", ".join(query.ALL_STATES)
+
+
+class QueueManager:
+    """Queues, their jobs and the threads that mind them, in this process.
+
+    `storage`: `None` or `MemoryStorage()` keep everything in memory. `config`: a `ManagerConfig`.
+    `clock`: the time to live by. `background=False` starts no thread: the caller steps with
+    `run_pending()`. Use it as a context manager, or call `close()`.
+
+    >>> with QueueManager() as manager:
+    ...     job = manager.push("sums", [1, 2, 3])
+    ...     held = manager.pull("sums")
+    ...     manager.ack(held, sum(held.data))
+    ...     job.result()
+    Outcome(applied=True, reason=None)
+    6
+    """
+
+    def __init__(
+        self,
+        storage: MemoryStorage | None = None,
+        *,
+        config: ManagerConfig | None = None,
+        clock: Clock | None = None,
+        background: bool = True,
+        _ids: Ids | None = None,
+    ) -> None:
+        if storage is not None and not isinstance(storage, MemoryStorage):
+            raise ValidationError(
+                f"storage must be None or MemoryStorage() in this version, not {shown(storage)}"
+            )
+        if config is not None and not isinstance(config, ManagerConfig):
+            raise ValidationError(f"config must be a ManagerConfig, not {shown(config)}")
+        checked_bool(background, "background")
+        state = build_state(
+            config or ManagerConfig(), clock or SystemClock(), _ids or SystemIds(), partial(Job, self)
+        )
+        self._state: State = state
+        #: Encoded data as a value; the serializer's own function, because every `job.data` calls it.
+        self.decode: Callable[[bytes], Any] = state.loads
+        self._lifecycle = make_lock("manager lifecycle", MANAGER)
+        self._closed: threading.Event | None = None
+        self._loop = TaskLoop("scheduler", state.clock, state.alarm, threaded=background)
+        self._loop.add(Task("deadlines", lambda: deadlines.tick(state)))
+        self._beat = TaskLoop("beat", state.clock, state.beat, threaded=background)
+        self._backend = EngineBackend(state, self._beat, runs_threads=background)
+        self.events = EventHub(state, threaded=background)
+        self._at_exit = _AtExit(self)
+        atexit.register(self._at_exit)
+        _disown_in_children(state)
+
+    def __repr__(self) -> str:
+        return f"<QueueManager in memory, {'open' if self._closed is None else 'closed'}>"
+
+    # -- life --------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self, timeout: Duration | None = None) -> bool:
+        """Closes the workers (each waits for its handlers, up to `timeout`, else to its own
+        `close_timeout`), then every queue, the listeners and the threads. Says whether all ended
+        in time. Every later call raises `ManagerClosedError`. Idempotent, and safe from a handler
+        or a listener."""
+        timeout_ms = timeout_to_ms(timeout)
+        self._refuse_in_child()
+        with self._lifecycle:
+            first = self._closed is None
+            if self._closed is None:
+                self._closed = threading.Event()
+            closed = self._closed
+        if not first:
+            # a handler or listener that closes its own manager must not wait for itself
+            if threading.current_thread().name.startswith("bunqueue-"):
+                return closed.is_set()
+            return closed.wait(None if timeout_ms is None else timeout_ms / 1000)
+        deadline = None if timeout_ms is None else self._state.now() + timeout_ms
+        ended = True
+        try:
+            for worker in self._backend.attached():
+                ended = worker.close(self._left(deadline)) and ended
+            ops_close.seal(self._state)
+            ended = self._loop.stop(self._left(deadline)) and ended
+            ended = self._beat.stop(self._left(deadline)) and ended
+            ended = self.events.close(self._left(deadline)) and ended
+        finally:
+            atexit.unregister(self._at_exit)
+            closed.set()
+        return ended
+
+    def _refuse_in_child(self) -> None:
+        shard = self._state.shards.shards[0]
+        if shard.gate == FORKED:
+            shard.refuse()
+
+    def _left(self, deadline: int | None) -> float | None:
+        return None if deadline is None else max(0, deadline - self._state.now()) / 1000
+
+    def run_pending(self) -> int:
+        """With `background=False`: does what is due now (deadlines, listeners' callbacks) and
+        returns how much that was."""
+        self._check_open()
+        return self._loop.run_pass() + self.events.drain()
+
+    def next_due(self) -> datetime | None:
+        """The next moment at which time alone changes something (a deadline, a delayed job);
+        `None` if there is none."""
+        self._check_open()
+        state = self._state
+        moments = []
+        for shard in state.shards.shards:
+            with shard.lock:
+                moments.append(shard.deadlines.next_ms())
+                now, wall = state.now(), state.wall()
+                moments += [queue.next_due(now, wall) for queue in shard.queues.values()]
+        return optional_moment(min((m for m in moments if m is not None), default=None))
+
+    @property
+    def backend(self) -> Backend:
+        """What workers and the testing kit use; not meant for applications."""
+        return self._backend
+
+    @property
+    def now(self) -> datetime:
+        """The time of the engine's clock."""
+        return ms_to_moment(self._state.now())
+
+    # -- jobs in and out ---------------------------------------------------------------------
+
+    def push(
+        self, queue: Any, data: Any = None, *, name: str = "default", **options: Unpack[JobOptions]
+    ) -> Job:
+        """Adds a job and returns it; the live job of its `custom_id` if there is one
+        (`duplicate` is then True).
+
+        Raises `ValidationError`, `SerializationError`, `ManagerClosedError`, `TypeError` for an
+        unknown option; nothing has changed then.
+        """
+        return push.push(  # type: ignore[return-value]
+            self._state,
+            queue if queue.__class__ is str else _queue_name(queue),
+            data,
+            name,
+            options,  # type: ignore[arg-type]
+        )
+
+    def push_batch(self, queue: Any, specs: Iterable[JobSpec | tuple[str, Any]]) -> list[Job]:
+        """Adds up to 100,000 jobs in one unit and returns them in order; what is invalid refuses
+        the batch whole, named `jobs[i]`."""
+        return push.push_batch(self._state, _queue_name(queue), specs)  # type: ignore[return-value]
+
+    def pull(
+        self,
+        queue: Any,
+        timeout: Duration | None = 0,
+        *,
+        lock_duration: Duration | None = 30,
+        owner: str | None = None,
+    ) -> Job | None:
+        """The next job, held by its `token` for `lock_duration` (`None`: without a lock), or
+        `None` if there is none within `timeout`. `owner` is shown where the lock expires."""
+        return pull.pull_one(  # type: ignore[return-value]
+            self._state,
+            queue if queue.__class__ is str else _queue_name(queue),
+            0 if timeout.__class__ is int and not timeout else timeout_to_ms(timeout),
+            _lease_ms(lock_duration),
+            owner if owner is None else checked_name(owner, "owner"),
+        )
+
+    def pull_batch(
+        self,
+        queue: Any,
+        max_jobs: int,
+        timeout: Duration | None = 0,
+        *,
+        lock_duration: Duration | None = 30,
+        owner: str | None = None,
+    ) -> list[Job]:
+        """Up to `max_jobs` (1 to 100,000) jobs at once; waits up to `timeout` for the first."""
+        checked_int(max_jobs, "max_jobs", 1, MAX_BATCH)
+        return pull.pull(  # type: ignore[return-value]
+            self._state,
+            _queue_name(queue),
+            max_jobs,
+            timeout_to_ms(timeout),
+            _lease_ms(lock_duration),
+            owner if owner is None else checked_name(owner, "owner"),
+        )
+
+    def ack(self, job: Job | str, result: Any = None, *, token: str | None = None) -> Outcome:
+        """Completes a pulled job with its result. Not applied where the lock was lost, the job
+        is finished or gone (`reason` says which); a result that cannot be encoded fails the job
+        for good instead (`reason="unserializable"`).
+
+        Raises `LockError` for a token that is missing or was never issued for the job.
+        """
+        if job.__class__ is Job and token is None:
+            job_id, token = job._id, job.token  # type: ignore[union-attr]
+        else:
+            job_id, token = _identify(job, token)
+        data = None
+        if result is not None:
+            try:
+                data = push.encode(self._state, result, "the result")
+            except Exception as error:  # whatever serializer is in use may raise what it likes
+                return self._unserializable(job_id, token, error)
+        return ops_ack.ack(self._state, job_id, token, data)
+
+    def ack_batch(self, items: Iterable[Ack]) -> list[Outcome]:
+        """`ack` for up to 100,000 items, in order; never raises for one of them: a token that was
+        never issued answers `not_issued`."""
+        outcomes: list[Outcome | None] = []
+        settled = []
+        dumps, bound = self._state.dumps, self._state.config.max_data_bytes
+        for item in _bounded(items):
+            job_id, token = _identify(item.job, item.token)
+            data = None
+            if item.result is not None:
+                try:
+                    data = dumps(item.result)
+                    if len(data) > bound:
+                        data = push.encode(self._state, item.result, "the result")
+                except Exception as error:  # as in ack
+                    outcomes.append(self._unserializable_in_batch(job_id, token, error))
+                    continue
+            outcomes.append(None)
+            settled.append(Settled(job_id, token, data))
+        answers = iter(ops_ack.ack_batch(self._state, settled))
+        return [next(answers) if outcome is None else outcome for outcome in outcomes]
+
+    def _unserializable(self, job_id: str, token: str | None, error: Exception) -> Outcome:
+        text, stack = describe(error)
+        outcome, _ = fail.fail(
+            self._state, job_id, token, text, stack, error, unrecoverable=True
+        )
+        return Outcome(False, "unserializable") if outcome.applied else outcome
+
+    def _unserializable_in_batch(
+        self, job_id: str, token: str | None, error: Exception
+    ) -> Outcome:
+        try:
+            return self._unserializable(job_id, token, error)
+        except LockError:
+            return ops_ack.NOT_ISSUED
+
+    def fail(
+        self,
+        job: Job | str,
+        error: BaseException | str,
+        *,
+        token: str | None = None,
+        unrecoverable: bool = False,
+    ) -> Outcome:
+        """Fails the run of a pulled job: it is retried while attempts remain, unless
+        `unrecoverable`. Raises `LockError` as `ack` does."""
+        job_id, token = _identify(job, token)
+        if not isinstance(error, (str, BaseException)):
+            raise ValidationError(f"error must be text or an exception, not {shown(error)}")
+        checked_bool(unrecoverable, "unrecoverable")
+        text, stack = describe(error)
+        return fail.fail(
+            self._state, job_id, token, text, stack, error, unrecoverable=unrecoverable
+        ).outcome
+
+    def release(self, job: Job | str, *, token: str | None = None, delay: Duration = 0) -> bool:
+        """Gives a pulled job back, no attempt charged: to its old place, or after `delay`."""
+        job_id, token = _identify(job, token)
+        return leases.release(self._state, job_id, token, to_ms(delay, "delay"))
+
+    def heartbeat(self, job: Job | str, *, token: str | None = None) -> bool:
+        """Renews the lock of a pulled job; False if it was lost."""
+        return leases.renew(self._state, *_identify(job, token), None)
+
+    def heartbeat_batch(self, jobs: Iterable[Job | str]) -> list[bool]:
+        """`heartbeat` for up to 100,000 pulled jobs; a token never issued answers False."""
+        return leases.renew_batch(self._state, [_identify(job, None) for job in _bounded(jobs)])
+
+    def extend_lock(
+        self, job: Job | str, duration: Duration, *, token: str | None = None
+    ) -> bool:
+        """Holds a pulled job for `duration` from now, and so at each heartbeat; False if its
+        lock was lost."""
+        job_id, token = _identify(job, token)
+        return leases.renew(self._state, job_id, token, to_ms(duration, "duration", zero=False))
+
+    def update_progress(
+        self,
+        job: Job | str,
+        percent: float,
+        message: str | None = None,
+        *,
+        token: str | None = None,
+    ) -> None:
+        """Stores how far a pulled job is, 0 to 100. Raises `LockError` if its lock was lost."""
+        job_id, token = _identify(job, token)
+        if percent.__class__ not in (int, float) or not 0 <= percent <= 100:
+            raise ValidationError(f"percent must be a number from 0 to 100, not {shown(percent)}")
+        if message is not None:
+            if not isinstance(message, str):
+                raise ValidationError(f"message must be text, not {shown(message)}")
+            message = bounded(message)
+        leases.update_progress(self._state, job_id, token, percent, message)
+
+    # -- looking -----------------------------------------------------------------------------
+
+    def get_job(
+        self,
+        job_id: Job | str | None = None,
+        *,
+        queue: Any = None,
+        custom_id: str | None = None,
+    ) -> Job | None:
+        """The job by its id, or by queue and custom id; `None` if there is none."""
+        if (job_id is None) == (custom_id is None):
+            raise ValidationError("give job_id, or queue and custom_id")
+        if job_id is not None:
+            found = query.get_job(self._state, _identify(job_id, None)[0])
+        else:
+            self._check_open()
+            found = query.get_by_custom_id(
+                self._state, _queue_name(queue), checked_name(custom_id, "custom_id")
+            )
+        if found is None:
+            self._check_open()
+        return found  # type: ignore[return-value]
+
+    def get_state(self, job_id: Job | str) -> JobState:
+        """The job's state; `JobState.UNKNOWN` if there is no such job."""
+        self._check_open()
+        return query.get_state(self._state, _identify(job_id, None)[0])
+
+    def get_result(self, job_id: Job | str) -> Any:
+        """The result of a completed job; `None` in any other state. Raises
+        `ResultExpiredError` where it has made room for newer ones."""
+        self._check_open()
+        return query.get_result(self._state, _identify(job_id, None)[0])
+
+    def wait_for(self, job_id: Job | str, timeout: Duration | None = None) -> Any:
+        """Blocks until the job has completed and returns its result. Raises `JobFailedError`,
+        `JobNotFoundError`, `ResultExpiredError`, `WaitTimeoutError`, `ManagerClosedError`."""
+        self._check_open()
+        return wait.wait_for(self._state, _identify(job_id, None)[0], timeout_to_ms(timeout))
+
+    async def wait_for_async(self, job_id: Job | str) -> Any:
+        """`wait_for` for coroutines; what `await job` does."""
+        self._check_open()
+        return await wait.wait_for_async(self._state, _identify(job_id, None)[0])
+
+    def get_jobs(
+        self,
+        queue: Any,
+        states: JobState | str | Iterable[JobState | str] | None = None,
+        *,
+        offset: int = 0,
+        limit: int = 100,
+        newest_first: bool = False,
+        with_data: bool = True,
+    ) -> list[Job]:
+        """A page of the queue's jobs in those states (`None`: all); see `Queue.get_jobs`."""
+        checked_int(offset, "offset", 0, 1 << 40)
+        checked_int(limit, "limit", 0, 1_000_000)
+        return query.get_jobs(  # type: ignore[return-value]
+            self._state,
+            _queue_name(queue),
+            _states(states),
+            offset,
+            limit,
+            newest_first=checked_bool(newest_first, "newest_first"),
+            with_data=checked_bool(with_data, "with_data"),
+        )
+
+    def queues(self) -> list[str]:
+        """The names of all queues, sorted."""
+        self._check_open()
+        return sorted(self._state.queues)
+
+    def counts(self, queue: Any = None) -> JobCounts:
+        """How many jobs are in each state, of one queue or of all."""
+        self._check_open()
+        if queue is None:
+            return query.total_counts(self._state)
+        return query.counts(self._state, _queue_name(queue))
+
+    def known_queue(self, name: str) -> str:
+        """The checked name of a queue, which exists from now on."""
+        return query.queue_of(self._state, checked_queue_name(name)).name
+
+    # -- control: what `Queue` and its parts call --------------------------------------------
+
+    def pause(self, queue: Any) -> None:
+        """See `Queue.pause`."""
+        control.set_paused(self._state, _queue_name(queue), True)
+
+    def resume(self, queue: Any) -> None:
+        """See `Queue.resume`."""
+        control.set_paused(self._state, _queue_name(queue), False)
+
+    def is_paused(self, queue: Any) -> bool:
+        """See `Queue.is_paused`."""
+        self._check_open()
+        return query.is_paused(self._state, _queue_name(queue))
+
+    def drain(self, queue: Any, delayed: bool = True) -> int:
+        """See `Queue.drain`."""
+        checked_bool(delayed, "delayed")
+        return control.drain(self._state, _queue_name(queue), delayed=delayed)
+
+    def obliterate(self, queue: Any, force: bool = False) -> int:
+        """See `Queue.obliterate`."""
+        checked_bool(force, "force")
+        return control.obliterate(self._state, _queue_name(queue), force=force)
+
+    def remove(self, job: Job | str) -> bool:
+        """See `Queue.remove`."""
+        control.remove(self._state, _identify(job, None)[0])
+        return True
+
+    def retry(self, job: Job | str) -> bool:
+        """See `Queue.retry`."""
+        control.retry(self._state, _identify(job, None)[0])
+        return True
+
+    def wait_until_empty(self, queue: Any, timeout: Duration | None = None) -> None:
+        """See `Queue.wait_until_empty`."""
+        wait.wait_until_empty(self._state, _queue_name(queue), timeout_to_ms(timeout))
+
+    def dlq_entries(self, queue: Any, offset: int = 0, limit: int = 100) -> list[DlqEntry]:
+        """See `DeadLetterQueue.entries`."""
+        checked_int(offset, "offset", 0, 1 << 40)
+        checked_int(limit, "limit", 0, 1_000_000)
+        jobs, _ = control.dead_entries(self._state, _queue_name(queue), offset, limit)
+        return [dlq_entry(job) for job in jobs]  # type: ignore[arg-type]
+
+    def dlq_len(self, queue: Any) -> int:
+        """How many dead letters the queue has."""
+        return control.dead_entries(self._state, _queue_name(queue), 0, 0)[1]
+
+    def dlq_retry(self, job: Job | str) -> bool:
+        """See `DeadLetterQueue.retry`."""
+        control.retry_dead(self._state, _identify(job, None)[0])
+        return True
+
+    def dlq_remove(self, job: Job | str) -> bool:
+        """See `DeadLetterQueue.remove`."""
+        control.remove_dead(self._state, _identify(job, None)[0])
+        return True
+
+    def _check_open(self) -> None:
+        shard = self._state.shards.shards[0]
+        if shard.gate:
+            shard.refuse()
+
+
+class _AtExit:
+    """Closes a manager that is still open when the interpreter exits; holds it weakly."""
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = weakref.ref(manager)
+
+    def __call__(self) -> None:
+        manager = self._manager()
+        if manager is not None:
+            with contextlib.suppress(ForkedManagerError):
+                manager.close(EXIT_TIMEOUT)
+
+
+def _disown_in_children(state: State) -> None:
+    if not hasattr(os, "register_at_fork"):
+        return
+    reference = weakref.ref(state)
+
+    def disown() -> None:
+        inherited = reference()
+        if inherited is not None:
+            ops_close.disown(inherited)
+
+    os.register_at_fork(after_in_child=disown)
+
+
+def _queue_name(queue: Any) -> str:
+    """The name of a queue given as a name or as a `Queue`."""
+    if queue.__class__ is str:
+        return queue  # type: ignore[no-any-return]
+    name = getattr(queue, "name", queue)
+    return checked_queue_name(name)
+
+
+def _identify(job: Any, token: str | None) -> tuple[str, str | None]:
+    """The id, and the token: the one given, else the one that the `Job` brings."""
+    if job.__class__ is Job:
+        return job._id, job.token if token is None else token
+    if isinstance(job, Job):
+        return job.id, job.token if token is None else token
+    if not isinstance(job, str):
+        raise ValidationError(f"job must be a Job or a job id, not {shown(job)}")
+    return job, token
+
+
+def _lease_ms(duration: Duration | None) -> int | None:
+    if duration.__class__ is int and 0 < duration <= 86_400:  # type: ignore[operator]
+        return duration * 1000  # type: ignore[operator, return-value]
+    return None if duration is None else to_ms(duration, "lock_duration", zero=False)
+
+
+def _bounded(items: Iterable[Any]) -> list[Any]:
+    found = list(items)
+    if len(found) > MAX_BATCH:
+        raise ValidationError(f"a batch takes at most {MAX_BATCH:,} items, not {len(found):,}")
+    return found
+
+
+def _states(states: Any) -> tuple[JobState, ...]:
+    if states is None:
+        return query.ALL_STATES
+    if isinstance(states, str):
+        states = (states,)
+    wanted = []
+    for state in states:
+        if state not in query.ALL_STATES:
+            raise ValidationError(f"states must be among {_STATE_NAMES}, not {shown(state)}")
+        if JobState(state) not in wanted:
+            wanted.append(JobState(state))
+    return tuple(wanted)

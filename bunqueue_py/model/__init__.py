@@ -1,0 +1,1 @@
+"""What a job is, apart from where it is kept: its record, options, back-off, failures, events."""

@@ -1,0 +1,156 @@
+"""Events as listeners see them, and the buffers that carry them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ..durations import ms_to_moment, optional_moment
+from ..sync import LEAF, make_lock, spawn
+
+_log = logging.getLogger("bunqueue_py.events")
+
+BUFFER_SIZE = 100_000
+EVENT_TYPES = frozenset(
+    (
+        "pushed",
+        "active",
+        "progress",
+        "completed",
+        "failed",
+        "retried",
+        "stalled",
+        "released",
+        "removed",
+        "duplicated",
+        "paused",
+        "resumed",
+        "drained",
+        "obliterated",
+        "empty",
+        "dlq_added",
+        "dlq_retried",
+        "queue_created",
+    )
+)
+
+
+@dataclass(frozen=True)
+class JobEvent:
+    """Something that happened in a queue.
+
+    `sequence` counts the events of one queue without gaps, so a listener of all types can see
+    that it lost some. The rest is `None` but for what the type carries: `state` (pushed),
+    `result` (completed), `error`, `reason`, `attempt`, `terminal`, `retry_at` (failed, stalled),
+    `percent`, `message` (progress), `count` (drained, obliterated).
+    """
+
+    type: str
+    queue: str
+    job_id: str | None
+    timestamp: datetime
+    sequence: int
+    state: str | None = None
+    result: Any = None
+    error: str | None = None
+    reason: str | None = None
+    attempt: int | None = None
+    terminal: bool | None = None
+    retry_at: datetime | None = None
+    percent: float | None = None
+    message: str | None = None
+    count: int | None = None
+
+
+RawEvent = tuple[str, str, "str | None", int, int, "dict[str, Any] | None"]
+"""type, queue, job id, timeline ms, sequence, and what the type carries (result encoded)."""
+
+
+def event_of(raw: RawEvent, loads: Callable[[bytes], Any]) -> JobEvent:
+    """The event as listeners see it; each listener gets its own decoded result."""
+    kind, queue, job_id, at_ms, sequence, carried = raw
+    carried = dict(carried) if carried else {}
+    if carried.get("result") is not None:
+        carried["result"] = loads(carried["result"])
+    carried["retry_at"] = optional_moment(carried.pop("retry_at_ms", None))
+    return JobEvent(kind, queue, job_id, ms_to_moment(at_ms), sequence, **carried)
+
+
+class Mailbox:
+    """A bounded buffer with one reader. Leaf noun.
+
+    `offer` never blocks and may be called under a shard's lock; beyond the bound the oldest item
+    is lost and counted. With `start`, a thread of its own hands every item to `deliver`;
+    otherwise the owner calls `drain`. What `deliver` raises is logged and costs nobody else
+    anything.
+    """
+
+    def __init__(self, name: str, deliver: Callable[[Any], None]) -> None:
+        self._name = name
+        self._deliver = deliver
+        self._lock = make_lock(f"mailbox {name}", LEAF)
+        self._bell = threading.Lock()
+        self._bell.acquire()
+        self._rung = False
+        self._items: deque[Any] = deque()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self.lost = 0
+
+    def offer(self, item: Any) -> None:
+        """Buffers the item and wakes the reader."""
+        with self._lock:
+            if len(self._items) >= BUFFER_SIZE:
+                self._items.popleft()
+                self.lost += 1
+            self._items.append(item)
+            if not self._rung:
+                self._rung = True
+                self._bell.release()
+
+    def start(self) -> None:
+        """Starts the thread that delivers."""
+        self._thread = spawn(self._name, self._run)
+
+    def drain(self) -> int:
+        """Delivers what is buffered, on the calling thread; returns how many items."""
+        delivered = 0
+        while True:
+            with self._lock:
+                if not self._items:
+                    return delivered
+                item = self._items.popleft()
+            try:
+                self._deliver(item)
+            except BaseException:  # a listener may raise anything, SystemExit included
+                _log.exception("a listener of %s raised; it stays subscribed", self._name)
+            delivered += 1
+
+    def close(self, timeout: float | None = None) -> bool:
+        """Delivers what is buffered, then ends the thread; says whether it ended in time. From
+        within the thread itself it only asks for the end."""
+        with self._lock:
+            self._closed = True
+            if not self._rung:
+                self._rung = True
+                self._bell.release()
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        thread.join(timeout)
+        return not thread.is_alive()
+
+    def _run(self) -> None:
+        while True:
+            self._bell.acquire()
+            with self._lock:
+                self._rung = False
+            self.drain()
+            with self._lock:
+                if self._closed and not self._items:
+                    return

@@ -1,0 +1,390 @@
+"""`JobRecord`, the live job: guarded by its shard's lock and never handed out.
+
+Only the transition methods assign `state`, always as their last step, so that a record that an
+exception caught half-way still tells the truth about where its job is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, NamedTuple
+
+from typing_extensions import Self
+
+from ..types import JobState
+from .failure import Failure
+from .options import Options
+
+PENDING, GATED, ACTIVE, COMPLETED, FAILED, REMOVED = range(6)
+STATE_NAMES = ("pending", "gated", "active", "completed", "failed", "removed")
+
+UNREAD: Any = object()
+"""The payload of a snapshot that nobody has decoded yet."""
+
+NOWHERE = -1
+"""The `key` of a record that stands in no ready or delayed structure."""
+
+MAX_RETIRED = 8
+MAX_ATTEMPT_HISTORY = 50
+MAX_TIMELINE = 20
+
+
+class IllegalTransition(RuntimeError):
+    """A state change that the table of SPEC section 2 does not have: a bug of the library."""
+
+
+class Delivery:
+    """One run of a job: who holds it, under which token, until when.
+
+    `lease_ms` and `expires_ms` are `None` when the job was pulled without a lock.
+    """
+
+    __slots__ = ("begun", "expires_ms", "lease_ms", "owner", "record", "timeout_ms", "token")
+
+    def __init__(
+        self,
+        record: JobRecord,
+        token: str,
+        owner: str | None,
+        lease_ms: int | None,
+        expires_ms: int | None,
+        begun: bool,
+    ) -> None:
+        self.record = record
+        self.token = token
+        self.owner = owner
+        self.lease_ms = lease_ms
+        self.expires_ms = expires_ms
+        self.begun = begun
+        self.timeout_ms: int | None = None
+
+
+class AttemptRow(NamedTuple):
+    """One failed run, in milliseconds."""
+
+    attempt: int
+    started_ms: int | None
+    failed_ms: int
+    failure: Failure
+
+
+class Side:
+    """What most jobs never have. `retired` holds (token, by a sweep?) of earlier deliveries."""
+
+    __slots__ = (
+        "anchored",
+        "attempts",
+        "dlq_retries",
+        "failure",
+        "last_retry_ms",
+        "progress",
+        "progress_event_ms",
+        "progress_message",
+        "retired",
+        "stall_count",
+        "tags",
+        "timeline",
+    )
+
+    def __init__(self) -> None:
+        self.anchored = False
+        self.attempts: tuple[AttemptRow, ...] = ()
+        self.dlq_retries = 0
+        self.failure: Failure | None = None
+        self.last_retry_ms: int | None = None
+        self.progress: int | float = 0
+        self.progress_event_ms: int | None = None
+        self.progress_message: str | None = None
+        self.retired: tuple[tuple[str, bool], ...] = ()
+        self.stall_count = 0
+        self.tags: tuple[str, ...] = ()
+        self.timeline: deque[tuple[str, int]] | None = None
+
+
+class SideView(NamedTuple):
+    """An unchanging copy of a `Side`."""
+
+    attempts: tuple[AttemptRow, ...]
+    dlq_retries: int
+    failure: Failure | None
+    last_retry_ms: int | None
+    progress: int | float
+    progress_message: str | None
+    stall_count: int
+    tags: tuple[str, ...]
+    timeline: tuple[tuple[str, int], ...] | None
+
+
+class JobSnapshot:
+    """What was true of a job when its record was read, under its shard's lock.
+
+    The base of what users hold; `manager` is opaque here. It copies the fields one by one because
+    one is made on every push and pull, and a tuple between would cost a second object.
+    """
+
+    __slots__ = (
+        "_attempts_made",
+        "_created_ms",
+        "_custom_id",
+        "_encoded",
+        "_finished_ms",
+        "_id",
+        "_manager",
+        "_name",
+        "_options",
+        "_priority",
+        "_queue",
+        "_run_at_ms",
+        "_side",
+        "_started_ms",
+        "_state",
+        "_value",
+        "duplicate",
+        "token",
+    )
+
+    def __init__(
+        self, manager: Any, record: JobRecord, state: JobState, duplicate: bool = False
+    ) -> None:
+        self._manager = manager
+        self._state = state
+        self._value: Any = UNREAD
+        #: True when an existing job came back in place of a new one.
+        self.duplicate = duplicate
+        self._id = record.id
+        self._queue: str = record.queue.name
+        self._name = record.name
+        self._options = record.options
+        self._encoded: bytes | None = record.data
+        self._priority = record.priority
+        self._created_ms = record.created_ms
+        self._run_at_ms = record.run_at_ms
+        self._started_ms = record.started_ms
+        self._attempts_made = record.attempts_made
+        self._custom_id = record.custom_id
+        delivery, side = record.delivery, record.side
+        self.token: str | None = None if delivery is None else delivery.token
+        self._side: SideView | None = None if side is None else _side_view(side)
+        finished = record.state == COMPLETED or record.state == FAILED
+        self._finished_ms: int | None = record.entered_ms if finished else None
+
+    def detach(self, *, with_data: bool = True) -> Self:
+        """Gives up the token (looking a job up gives no hold on its delivery), and the payload
+        if so asked; returns itself."""
+        self.token = None
+        if not with_data:
+            self._encoded = None
+        return self
+
+
+class JobRecord:
+    """The live job. `queue` is its queue's state (opaque here); times are timeline milliseconds.
+
+    `key` is its place in the ready or delayed structures; `entered_ms` is when it entered its
+    state, so of a finished job the moment it finished; `last_token` outlives the delivery so that
+    a late caller can be told from a stranger.
+    """
+
+    __slots__ = (
+        "attempts_made",
+        "created_ms",
+        "custom_id",
+        "data",
+        "delivery",
+        "entered_ms",
+        "id",
+        "key",
+        "last_token",
+        "name",
+        "options",
+        "priority",
+        "queue",
+        "result_size",
+        "run_at_ms",
+        "side",
+        "started_ms",
+        "state",
+    )
+
+    id: str
+    queue: Any
+    name: str
+    options: Options
+    priority: int
+    data: bytes
+    created_ms: int
+    run_at_ms: int
+    entered_ms: int
+    attempts_made: int
+    key: int
+    result_size: int
+    started_ms: int | None
+    delivery: Delivery | None
+    last_token: str | None
+    custom_id: str | None
+    side: Side | None
+    state: int
+
+    def __init__(
+        self, job_id: str, queue: Any, name: str, options: Options, priority: int, data: bytes
+    ) -> None:
+        self.id = job_id
+        self.queue = queue
+        self.name = name
+        self.options = options
+        self.priority = priority
+        self.data = data
+        # created_ms, run_at_ms and entered_ms are set when it is admitted, under the lock
+        self.attempts_made = 0
+        self.key = self.result_size = NOWHERE
+        self.started_ms = self.delivery = self.last_token = self.custom_id = self.side = None
+        self.state = PENDING
+
+    # -- transitions -------------------------------------------------------------------------
+
+    def start(self, delivery: Delivery, now: int) -> None:
+        """pending -> active, held by `delivery`."""
+        if self.state != PENDING:
+            raise self._illegal("active")
+        self.started_ms = now
+        self.last_token = delivery.token
+        self.entered_ms = now
+        self.delivery = delivery
+        if self.side is not None and self.side.timeline is not None:
+            self.side.timeline.append(("active", now))
+        self.state = ACTIVE
+
+    def requeue(self, run_at_ms: int, now: int, step: str, *, by_sweep: bool = False) -> None:
+        """active -> pending, its token retired; `step` is what the timeline calls it."""
+        if self.state != ACTIVE:
+            raise self._illegal("pending")
+        side = self._traced(step, now)
+        self._retire(side, by_sweep)
+        self.run_at_ms = run_at_ms
+        self.entered_ms = now
+        self.delivery = None
+        self.key = NOWHERE
+        self.state = PENDING
+
+    def complete(self, now: int, result_size: int) -> None:
+        """active -> completed; or pending -> completed by a late ack after a sweep.
+        `result_size` is in bytes, -1 where the result is `None`."""
+        if self.state != ACTIVE and self.state != PENDING:
+            raise self._illegal("completed")
+        self.result_size = result_size
+        self.entered_ms = now
+        self.delivery = None
+        if self.side is not None and self.side.timeline is not None:
+            self.side.timeline.append(("completed", now))
+        self.state = COMPLETED
+
+    def fail(self, failure: Failure, now: int) -> None:
+        """active or pending or gated -> failed, for good."""
+        if self.state > ACTIVE:
+            raise self._illegal("failed")
+        side = self._traced("failed", now)
+        if self.delivery is not None:
+            self._retire(side, by_sweep=False)
+        side.failure = failure
+        self.entered_ms = now
+        self.delivery = None
+        self.key = NOWHERE
+        self.state = FAILED
+
+    def revive(self, now: int) -> None:
+        """failed or completed -> pending, with fresh attempts, stalls and progress; the history
+        of attempts stays."""
+        if self.state != FAILED and self.state != COMPLETED:
+            raise self._illegal("pending")
+        side = self._traced("retried", now)
+        side.stall_count = 0
+        side.failure = None
+        side.progress, side.progress_message, side.progress_event_ms = 0, None, None
+        if self.state == FAILED:
+            side.dlq_retries += 1
+        side.last_retry_ms = now
+        side.anchored = False
+        self.attempts_made = 0
+        self.result_size = -1
+        self.started_ms = None
+        self.run_at_ms = now
+        self.entered_ms = now
+        self.key = NOWHERE
+        self.state = PENDING
+
+    def remove(self) -> None:
+        """any state -> removed: the job is gone."""
+        if self.state == REMOVED:
+            raise self._illegal("removed")
+        self.delivery = None
+        self.key = NOWHERE
+        self.state = REMOVED
+
+    def _illegal(self, to: str) -> IllegalTransition:
+        return IllegalTransition(f"job {self.id} cannot go from {STATE_NAMES[self.state]} to {to}")
+
+    # -- what hangs on it --------------------------------------------------------------------
+
+    def need_side(self) -> Side:
+        """The side object, made on first need."""
+        side = self.side
+        if side is None:
+            side = self.side = Side()
+        return side
+
+    def charge(self, failure: Failure, now: int) -> None:
+        """Counts a failed run and keeps its row of the history (the newest 50)."""
+        side = self.need_side()
+        row = AttemptRow(self.attempts_made + 1, self.started_ms, now, failure)
+        side.attempts = (*side.attempts[-(MAX_ATTEMPT_HISTORY - 1) :], row)
+        self.attempts_made += 1
+
+    def issued(self, token: str | None) -> tuple[bool, bool]:
+        """Whether `token` was issued for this job, and whether a sweep retired it."""
+        if token is None:
+            return False, False
+        if self.side is not None:
+            for known, by_sweep in self.side.retired:
+                if known == token:
+                    return True, by_sweep
+        return token == self.last_token, False
+
+    def _retire(self, side: Side, by_sweep: bool) -> None:
+        if self.delivery is not None:
+            kept = side.retired[-(MAX_RETIRED - 1) :]
+            side.retired = (*kept, (self.delivery.token, by_sweep))
+
+    def _traced(self, step: str, now: int) -> Side:
+        """The side object with `step` on its timeline, which begins with the first step that the
+        record's own moments do not already tell."""
+        side = self.need_side()
+        if side.timeline is None:
+            side.timeline = deque(
+                plain_timeline(self.created_ms, self.run_at_ms, self.started_ms), MAX_TIMELINE
+            )
+        side.timeline.append((step, now))
+        return side
+
+
+def plain_timeline(
+    created_ms: int, run_at_ms: int, started_ms: int | None
+) -> list[tuple[str, int]]:
+    """The timeline that a job's own moments tell, for one that keeps none."""
+    steps = [("delayed" if run_at_ms > created_ms else "waiting", created_ms)]
+    if started_ms is not None:
+        steps.append(("active", started_ms))
+    return steps
+
+
+def _side_view(side: Side) -> SideView:
+    return SideView(
+        side.attempts,
+        side.dlq_retries,
+        side.failure,
+        side.last_retry_ms,
+        side.progress,
+        side.progress_message,
+        side.stall_count,
+        side.tags,
+        None if side.timeline is None else tuple(side.timeline),
+    )

@@ -1,0 +1,316 @@
+"""The options of a job: validated once, here, whichever way the job comes in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, TypedDict
+
+from typing_extensions import Unpack
+
+from ..durations import MAX_DURATION_MS, moment_to_ms, shown, to_ms
+from ..errors import ValidationError
+from ..types import Duration, KeepJobs
+from .backoff import DEFAULT_BACKOFF, Backoff
+
+MAX_PRIORITY = 1_000_000
+MAX_BATCH = 100_000
+_CACHE_SIZE = 1024
+
+
+class JobOptions(TypedDict, total=False):
+    """Keyword arguments of `push` and `Queue.add`; every one is optional.
+
+    `priority`: -1,000,000 to 1,000,000, higher first. `delay` or `run_at`: not before.
+    `attempts`: runs in all, 1 to 1000. `backoff`: the wait between them (nothing to do with one
+    attempt alone); a bare duration grows exponentially from it. `timeout`: longest one run may
+    take. `ttl`: fails with `ttl_expired` if the first run has not started within it. `custom_id`:
+    idempotent while a job of the queue with it is live. `lifo`: before the FIFO jobs of equal
+    priority. `remove_on_complete`, `remove_on_fail`: at once, or as `KeepJobs` says. `tags`:
+    names for your own use. `stack_trace_limit`: lines kept of a traceback, 0 to 1000.
+    """
+
+    priority: int
+    delay: Duration
+    run_at: datetime
+    attempts: int
+    backoff: Duration | Backoff
+    timeout: Duration | None
+    ttl: Duration | None
+    custom_id: str | None
+    lifo: bool
+    remove_on_complete: bool | KeepJobs
+    remove_on_fail: bool | KeepJobs
+    tags: Sequence[str]
+    stack_trace_limit: int
+
+
+@dataclass(frozen=True)
+class Keep:
+    """A `KeepJobs` with its age in milliseconds."""
+
+    count: int | None
+    age_ms: int | None
+
+
+class Options:
+    """The settings that many jobs share. Immutable, one object per distinct setting."""
+
+    __slots__ = (
+        "attempts",
+        "backoff",
+        "lifo",
+        "remove_on_complete",
+        "remove_on_fail",
+        "stack_trace_limit",
+        "timeout_ms",
+        "ttl_ms",
+    )
+
+    def __init__(
+        self,
+        attempts: int = 3,
+        backoff: Backoff = DEFAULT_BACKOFF,
+        timeout_ms: int | None = None,
+        ttl_ms: int | None = None,
+        lifo: bool = False,
+        remove_on_complete: bool | Keep = False,
+        remove_on_fail: bool | Keep = False,
+        stack_trace_limit: int = 10,
+    ) -> None:
+        self.attempts = attempts
+        self.backoff = backoff
+        self.timeout_ms = timeout_ms
+        self.ttl_ms = ttl_ms
+        self.lifo = lifo
+        self.remove_on_complete = remove_on_complete
+        self.remove_on_fail = remove_on_fail
+        self.stack_trace_limit = stack_trace_limit
+
+
+class Own(NamedTuple):
+    """The options that belong to one job alone. `run_at_wall_ms` is anchored to the wall clock."""
+
+    delay_ms: int
+    run_at_wall_ms: int | None
+    custom_id: str | None
+    tags: tuple[str, ...]
+
+
+class JobSpec:
+    """A job that is yet to be added: its name, data and options.
+
+    >>> JobSpec("welcome", {"to": "ada@example.com"}, priority=5)
+    JobSpec('welcome', {'to': 'ada@example.com'}, priority=5)
+    """
+
+    __slots__ = ("data", "name", "options")
+
+    def __init__(self, name: str, data: Any = None, **options: Unpack[JobOptions]) -> None:
+        if not _KNOWN.issuperset(options):
+            raise TypeError(_unknown(options))
+        self.name = name
+        self.data = data
+        self.options: dict[str, Any] = dict(options)
+
+    def __repr__(self) -> str:
+        parts = [repr(self.name), shown(self.data)]
+        parts += [f"{key}={shown(value)}" for key, value in self.options.items()]
+        return f"JobSpec({', '.join(parts)})"
+
+
+class OptionsCache:
+    """Leaf noun: turns keyword arguments into shared `Options` objects, at most 1,024 of them.
+
+    Needs no lock: single dictionary operations, and a lost race builds one object twice.
+    """
+
+    __slots__ = ("_made", "_names", "default")
+
+    def __init__(self) -> None:
+        self.default = Options()
+        self._made: dict[tuple[Any, ...], Options] = {}
+        self._names: dict[str, str] = {}
+
+    def name(self, name: str, option: str = "name") -> str:
+        """The checked name, one shared string object for equal names."""
+        try:
+            known = self._names.get(name)
+        except TypeError:  # unhashable, so certainly no text
+            known = None
+        if known is None:
+            known = checked_name(name, option)
+            if len(self._names) >= _CACHE_SIZE:
+                self._names.clear()
+            self._names[known] = known
+        return known
+
+    def resolve(self, given: dict[str, Any], now: int) -> tuple[Options, int, Own | None]:
+        """Validates `given` (which it consumes): shared options, priority, and the job's own.
+
+        `now` is wall-clock milliseconds, the base of the bound on `run_at`. Raises `TypeError`
+        for an unknown option, `ValidationError` for a value out of bounds.
+        """
+        priority = given.pop("priority", 0)
+        if type(priority) is not int or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+            raise ValidationError(
+                f"priority must be an int from -1,000,000 to 1,000,000, not {shown(priority)}"
+            )
+        if not given:
+            return self.default, priority, None
+        own = None if _OWN.isdisjoint(given) else _own(given, now)
+        if not given:
+            return self.default, priority, own
+        try:
+            # the types too: True == 1 == 1.0, and they are not equally welcome
+            key = (*given.items(), *map(type, given.values()))
+            shared = self._made.get(key)
+        except TypeError:  # an unhashable value: validate it the slow way, every time
+            return _shared(given), priority, own
+        if shared is None:
+            shared = _shared(given)
+            if len(self._made) >= _CACHE_SIZE:
+                self._made.clear()
+            self._made[key] = shared
+        return shared, priority, own
+
+
+def checked_name(name: object, option: str) -> str:
+    """The name if it is 1 to 256 characters of valid text without NUL."""
+    if not isinstance(name, str):
+        raise ValidationError(f"{option} must be text, not {shown(name)}")
+    if not 1 <= len(name) <= 256:
+        raise ValidationError(
+            f"{option} must have 1 to 256 characters, not {len(name)}: {shown(name)}"
+        )
+    if "\0" in name:
+        raise ValidationError(f"{option} must not contain NUL: {shown(name)}")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValidationError(f"{option} must be valid text, {shown(name)} is not") from None
+    return str.__str__(name)
+
+
+_QUEUE_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:-")
+
+
+def checked_queue_name(name: object) -> str:
+    """The name if it can name a queue: a name of letters, digits and `_ . : -` only."""
+    text = checked_name(name, "queue")
+    if not _QUEUE_CHARACTERS.issuperset(text):
+        raise ValidationError(f"queue may have only A-Z a-z 0-9 _ . : - in it, not {shown(name)}")
+    return text
+
+
+def checked_int(value: object, option: str, low: int, high: int) -> int:
+    """The value if it is an int (no bool) from `low` to `high`."""
+    if type(value) is not int or not low <= value <= high:
+        raise ValidationError(
+            f"{option} must be an int from {low:,} to {high:,}, not {shown(value)}"
+        )
+    return value
+
+
+def checked_bool(value: object, option: str) -> bool:
+    """The value if it is `True` or `False`."""
+    if type(value) is not bool:
+        raise ValidationError(f"{option} must be True or False, not {shown(value)}")
+    return value
+
+
+def check_known(options: Iterable[str]) -> None:
+    """Raises the `TypeError` of an unknown keyword argument, naming it."""
+    if not _KNOWN.issuperset(options):
+        raise TypeError(_unknown(options))
+
+
+def _unknown(options: Iterable[str]) -> str:
+    names = ", ".join(repr(name) for name in options if name not in _KNOWN)
+    return f"unknown job option {names}; the options are {', '.join(sorted(_KNOWN))}"
+
+
+def _own(given: dict[str, Any], now: int) -> Own:
+    delay = given.pop("delay", None)
+    run_at = given.pop("run_at", None)
+    if delay is not None and run_at is not None:
+        raise ValidationError("give delay or run_at, not both")
+    run_at_ms = None
+    if run_at is not None:
+        run_at_ms = max(0, moment_to_ms(run_at, "run_at"))
+        if run_at_ms > now + MAX_DURATION_MS:
+            raise ValidationError(
+                f"run_at must be at most 36,500 days from now, not {shown(run_at)}"
+            )
+    custom_id = given.pop("custom_id", None)
+    if custom_id is not None:
+        custom_id = checked_name(custom_id, "custom_id")
+    return Own(
+        0 if delay is None else to_ms(delay, "delay"),
+        run_at_ms,
+        custom_id,
+        _tags(given.pop("tags", ())),
+    )
+
+
+def _tags(tags: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(tags, str) or not isinstance(tags, Sequence):
+        raise ValidationError(f"tags must be a sequence of names, not {shown(tags)}")
+    return tuple(checked_name(tag, f"tags[{i}]") for i, tag in enumerate(tags))
+
+
+def _backoff(value: Any) -> Backoff:
+    if isinstance(value, Backoff):
+        return value
+    if isinstance(value, (int, float, timedelta)):
+        return Backoff.exponential(value)
+    raise ValidationError(f"backoff must be a duration or a Backoff, not {shown(value)}")
+
+
+def _keep(option: str) -> Callable[[Any], bool | Keep]:
+    def check(value: Any) -> bool | Keep:
+        if type(value) is bool:
+            return value
+        if not isinstance(value, KeepJobs):
+            raise ValidationError(f"{option} must be True, False or KeepJobs, not {shown(value)}")
+        count, age = value.count, value.age
+        if count is None and age is None:
+            raise ValidationError(f"{option}: KeepJobs needs a count, an age or both")
+        return Keep(
+            None if count is None else checked_int(count, f"{option}: count", 0, 1_000_000),
+            None if age is None else to_ms(age, f"{option}: age"),
+        )
+
+    return check
+
+
+def _positive(option: str) -> Callable[[Any], int | None]:
+    return lambda value: None if value is None else to_ms(value, option, zero=False)
+
+
+_SHARED: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "attempts": ("attempts", lambda value: checked_int(value, "attempts", 1, 1000)),
+    "backoff": ("backoff", _backoff),
+    "timeout": ("timeout_ms", _positive("timeout")),
+    "ttl": ("ttl_ms", _positive("ttl")),
+    "lifo": ("lifo", lambda value: checked_bool(value, "lifo")),
+    "remove_on_complete": ("remove_on_complete", _keep("remove_on_complete")),
+    "remove_on_fail": ("remove_on_fail", _keep("remove_on_fail")),
+    "stack_trace_limit": (
+        "stack_trace_limit",
+        lambda value: checked_int(value, "stack_trace_limit", 0, 1000),
+    ),
+}
+_OWN = frozenset(("delay", "run_at", "custom_id", "tags"))
+_KNOWN = frozenset(_SHARED) | _OWN | {"priority"}
+
+
+def _shared(given: dict[str, Any]) -> Options:
+    if not _KNOWN.issuperset(given):
+        raise TypeError(_unknown(given))
+    checked = {}
+    for option, value in given.items():
+        field, check = _SHARED[option]
+        checked[field] = check(value)
+    return Options(**checked)

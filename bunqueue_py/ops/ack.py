@@ -1,0 +1,145 @@
+"""Ack: a run ended well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..errors import LockError
+from ..model.job import COMPLETED, FAILED, PENDING, REMOVED, JobRecord
+from ..shard.queue_state import QueueState
+from ..shard.shard import BROKEN, OPEN
+from ..state import State
+from ..types import Outcome
+from .finish import complete
+from .recover import enter
+from .retention import trim_if_due
+
+APPLIED = Outcome(True)
+GONE = Outcome(False, "gone")
+LOCK_LOST = Outcome(False, "lock_lost")
+FINALIZED = Outcome(False, "already_finalized")
+NOT_ISSUED = Outcome(False, "not_issued")
+
+
+class Settled(NamedTuple):
+    """A run that ended well: the job, its token, its encoded result (`None` for `None`)."""
+
+    job_id: str
+    token: str | None
+    data: bytes | None
+
+
+def ack(state: State, job_id: str, token: str | None, data: bytes | None) -> Outcome:
+    """Completes the job if the token is that of its delivery (SPEC 5's table)."""
+    record = state.index.get(job_id)
+    if record is None:
+        return GONE
+    queue: QueueState = record.queue
+    shard = queue.shard
+    with queue.lock:
+        if shard.gate:
+            enter(state, shard)
+        delivery = record.delivery
+        if delivery is not None and delivery.token == token:
+            refused = None
+        else:
+            refused = judge_token(record, token, late_ack=True)
+        if refused is None:
+            shard.gate = BROKEN
+            complete(state, queue, record, data, state.now())
+            shard.gate = OPEN
+    if refused is not None:
+        return answer(record, refused)
+    if shard.after:
+        shard.call_after()
+    trim_if_due(state, queue)
+    return APPLIED
+
+
+def ack_batch(
+    state: State, items: Sequence[tuple[str, str | None, bytes | None]]
+) -> list[Outcome]:
+    """Like `ack` for each, in order, with one hold of the lock for each run of items of one
+    queue; an item whose token was never issued answers `not_issued`."""
+    outcomes: list[Outcome] = []
+    position, end = 0, len(items)
+    while position < end:
+        record = state.index.get(items[position][0])
+        if record is None:
+            outcomes.append(GONE)
+            position += 1
+            continue
+        queue: QueueState = record.queue
+        position = _ack_run(state, queue, items, position, outcomes)
+        if queue.shard.after:
+            queue.shard.call_after()
+        trim_if_due(state, queue, batch=True)
+    return outcomes
+
+
+def _ack_run(
+    state: State,
+    queue: QueueState,
+    items: Sequence[tuple[str, str | None, bytes | None]],
+    position: int,
+    outcomes: list[Outcome],
+) -> int:
+    shard, index = queue.shard, state.index
+    with queue.lock:
+        if shard.gate:
+            enter(state, shard)
+        now = state.now()
+        for position in range(position, len(items)):
+            job_id, token, data = items[position]
+            record = index.get(job_id)
+            if record is None:
+                outcomes.append(GONE)
+                continue
+            if record.queue is not queue:
+                return position
+            delivery = record.delivery
+            if delivery is None or delivery.token != token:
+                refused = judge_token(record, token, late_ack=True)
+                if refused is not None:
+                    outcomes.append(refused)
+                    continue
+            shard.gate = BROKEN
+            complete(state, queue, record, data, now)
+            shard.gate = OPEN
+            outcomes.append(APPLIED)
+    return len(items)
+
+
+def judge_token(record: JobRecord, token: str | None, *, late_ack: bool) -> Outcome | None:
+    """What a token that is not plainly the current one is answered; `None` means go on.
+
+    SPEC 5's table: without a token only a delivery that took no lock may be settled; one that a
+    sweep retired may still be acked while the job is pending; any other that was issued has lost
+    its lock; the rest was never issued.
+    """
+    if record.state == REMOVED:
+        return GONE
+    delivery = record.delivery
+    if delivery is not None:
+        if token == delivery.token or (token is None and delivery.lease_ms is None):
+            return None
+    issued, by_sweep = record.issued(token)
+    if not issued:
+        return NOT_ISSUED
+    if record.state in (COMPLETED, FAILED):
+        return FINALIZED
+    if late_ack and by_sweep and record.state == PENDING:
+        return None
+    return LOCK_LOST
+
+
+def answer(record: JobRecord, refused: Outcome) -> Outcome:
+    """The outcome, or the `LockError` of a token that was never issued."""
+    if refused is NOT_ISSUED:
+        raise LockError(
+            f"job {record.id} is not held by this token: it is missing or was never issued for "
+            "it. Use the Job that pull() returned, or give its token",
+            job_id=record.id,
+        )
+    return refused

@@ -1,0 +1,39 @@
+"""The end of a manager: from here on every verb is refused."""
+
+from __future__ import annotations
+
+from ..shard.shard import CLOSED, FORKED, Shard
+from ..state import State
+from ..sync import SHARD, make_lock
+
+
+def seal(state: State) -> None:
+    """Closes every shard in one unit, so that no push can slip past it; wakes everybody who
+    waits: they get `ManagerClosedError`."""
+    with state.shards.all_locked() as shards:
+        for shard in shards:
+            _seal(shard, CLOSED)
+    for shard in shards:
+        shard.call_after()
+
+
+def disown(state: State) -> None:
+    """In a forked child: marks every shard without taking a lock, which a thread that does not
+    exist here may hold for ever."""
+    for shard in state.shards.shards:
+        shard.gate = FORKED
+        shard.lock = make_lock(f"forked shard {shard.index}", SHARD + shard.index)
+        for queue in shard.queues.values():
+            queue.lock = shard.lock
+
+
+def _seal(shard: Shard, gate: int) -> None:
+    shard.gate = gate
+    for queue in shard.queues.values():
+        queue.waiters.wake(len(queue.waiters))
+        for waiter in queue.empty_waiters:
+            waiter.wake()
+    for watchers in shard.watched.values():
+        for watcher in watchers:
+            watcher.resolve(shard, "closed", None)
+    shard.watched.clear()

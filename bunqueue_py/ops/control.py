@@ -1,0 +1,236 @@
+"""Controlling a queue and its jobs from outside."""
+
+from __future__ import annotations
+
+from ..errors import JobNotFoundError, JobStateError
+from ..model.job import ACTIVE, COMPLETED, FAILED, GATED, JobRecord, JobSnapshot
+from ..shard.deadlines import TTL
+from ..shard.queue_state import QueueState
+from ..shard.shard import BROKEN, OPEN
+from ..state import State
+from .fail import announce
+from .finish import emit, forget, ran_dry, removed, resolve
+from .query import queue_of
+from .recover import enter, ttl_due
+
+_BITE = 1000
+
+
+def set_paused(state: State, queue_name: str, paused: bool) -> None:
+    """Pauses or resumes the queue; resuming wakes as many waiters as there are ready jobs."""
+    queue = queue_of(state, queue_name)
+    shard = queue.shard
+    with queue.lock:
+        if shard.gate:
+            enter(state, shard)
+        if queue.paused is paused:
+            return
+        shard.gate = BROKEN
+        queue.paused = paused
+        if state.events.any:
+            emit(state, queue, "paused" if paused else "resumed", None, state.now())
+        if not paused:
+            # at least one, so that somebody minds the timer of what is delayed
+            queue.waiters.wake(max(1, len(queue.ready)))
+        shard.gate = OPEN
+
+
+def drain(state: State, queue_name: str, *, delayed: bool) -> int:
+    """Removes what is pending (the delayed too, if asked), at most as many as there were at the
+    start; in bites, so that others get their turn. Returns how many."""
+    queue = queue_of(state, queue_name)
+    shard = queue.shard
+    gone, left = 0, None
+    while left is None or left > 0:
+        with queue.lock:
+            if shard.gate:
+                enter(state, shard)
+            now = state.now()
+            shard.gate = BROKEN
+            # what has come due is waiting, not delayed
+            queue.promote_due(now, state.wall())
+            if left is None:
+                due = sum(queue.delayed.count_due(now)) + sum(
+                    queue.anchored.count_due(state.wall())
+                )
+                left = queue.pending if delayed else len(queue.ready) + due
+            batch = _pending_batch(queue, min(_BITE, left), delayed=delayed)
+            for record in batch:
+                forget(state, queue, record, remember=False)
+                resolve(queue, record.id, "removed", None)
+            gone += len(batch)
+            left -= len(batch)
+            if batch and not queue.active:
+                ran_dry(state, queue, now)
+            shard.gate = OPEN
+        shard.call_after()
+        if not batch:
+            break
+    if gone and state.events.any:
+        with queue.lock:
+            emit(state, queue, "drained", None, state.now(), {"count": gone})
+    return gone
+
+
+def _pending_batch(queue: QueueState, limit: int, *, delayed: bool) -> list[JobRecord]:
+    """Up to `limit` pending records, still in their places."""
+    batch: list[JobRecord] = []
+    sources = [queue.ready.entered(prioritized=True), queue.ready.entered(prioritized=False)]
+    if delayed:
+        sources += [iter(queue.delayed.members.values()), iter(queue.anchored.members.values())]
+    for source in sources:
+        for record in source:
+            if len(batch) >= limit:
+                return batch
+            batch.append(record)
+    return batch
+
+
+def obliterate(state: State, queue_name: str, *, force: bool) -> int:
+    """Removes every job of the queue in one unit; returns how many. Raises `JobStateError` while
+    jobs are active, unless forced: then their handlers find the job gone."""
+    queue = queue_of(state, queue_name)
+    shard = queue.shard
+    with queue.lock:
+        if shard.gate:
+            enter(state, shard)
+        if queue.active and not force:
+            raise JobStateError(
+                f"queue {queue_name!r} has {len(queue.active)} active jobs; wait for them, "
+                "close its workers, or obliterate(force=True)"
+            )
+        shard.gate = BROKEN
+        records = [r for r in list(state.index.values()) if r.queue is queue]
+        for record in records:
+            forget(state, queue, record, remember=False)
+            resolve(queue, record.id, "removed", None)
+        if state.events.any:
+            emit(state, queue, "obliterated", None, state.now(), {"count": len(records)})
+        queue.settle_idle()
+        shard.gate = OPEN
+    shard.call_after()
+    return len(records)
+
+
+def remove(state: State, job_id: str) -> None:
+    """Removes a job that is not active. Raises `JobNotFoundError`, `JobStateError`."""
+    record, queue = _find(state, job_id)
+    shard = queue.shard
+    with queue.lock:
+        if shard.gate:
+            enter(state, shard)
+        _still_there(state, record)
+        if record.state == ACTIVE:
+            raise JobStateError(
+                f"job {job_id} is active and cannot be removed; wait until it has finished",
+                job_id=job_id,
+            )
+        shard.gate = BROKEN
+        now = state.now()
+        removed(state, queue, record, now)
+        if not queue.active:
+            ran_dry(state, queue, now)
+        shard.gate = OPEN
+    shard.call_after()
+
+
+def retry(state: State, job_id: str) -> None:
+    """Runs a failed or completed job again, with fresh attempts. Raises `JobNotFoundError`,
+    `JobStateError` for a job that is still to run or running."""
+    record, queue = _find(state, job_id)
+    shard = queue.shard
+    with queue.lock:
+        if shard.gate:
+            enter(state, shard)
+        _still_there(state, record)
+        now = state.now()
+        if record.state not in (COMPLETED, FAILED):
+            what = queue.state_of(record, now, state.wall())
+            raise JobStateError(
+                f"job {job_id} is {'gated' if record.state == GATED else what}; only a failed or "
+                "completed job can be retried",
+                job_id=job_id,
+            )
+        shard.gate = BROKEN
+        revive(state, queue, record, now)
+        shard.gate = OPEN
+
+
+def revive(state: State, queue: QueueState, record: JobRecord, now: int) -> None:
+    """Puts a finished job back among the pending; its shard is held."""
+    failed = record.state == FAILED
+    if failed:
+        queue.dead.remove(record)
+    else:
+        queue.completed.pop(record.id)
+        queue.shard.finished -= 1
+        queue.shard.finished_bytes -= len(record.data) + max(0, record.result_size)
+        if record.result_size >= 0:
+            state.results.drop(record.id)
+    queue.counted.pop(record.id, None)
+    record.revive(now)
+    ready = queue.place(record, now)
+    if record.options.ttl_ms is not None:
+        due = ttl_due(record)
+        queue.shard.deadlines.push(due, TTL, record)
+        if due < state.alarm.due_ms:
+            state.alarm.set(due)
+    if state.events.any:
+        emit(state, queue, "dlq_retried" if failed else "retried", record.id, now)
+    announce(state, queue, record, now, ready=ready)
+
+
+def remove_dead(state: State, job_id: str) -> None:
+    """Removes a dead letter. Raises `JobNotFoundError`, `JobStateError` for a job that is none."""
+    _require_dead(state, job_id)
+    remove(state, job_id)
+
+
+def retry_dead(state: State, job_id: str) -> None:
+    """Retries a dead letter. Raises `JobNotFoundError`, `JobStateError` for a job that is none."""
+    _require_dead(state, job_id)
+    retry(state, job_id)
+
+
+def dead_entries(
+    state: State, queue_name: str, offset: int, limit: int
+) -> tuple[list[JobSnapshot], int]:
+    """A page of the dead letters, oldest first, and how many there are."""
+    queue = queue_of(state, queue_name)
+    with queue.lock:
+        if queue.shard.gate:
+            enter(state, queue.shard)
+        now, wall = state.now(), state.wall()
+        views = []
+        for i, record in enumerate(queue.dead.entries()):
+            if i >= offset + limit:
+                break
+            if i >= offset:
+                views.append(
+                    state.snapshot(record, queue.state_of(record, now, wall)).detach()
+                )
+        return views, len(queue.dead)
+
+
+def _require_dead(state: State, job_id: str) -> None:
+    record, _ = _find(state, job_id)
+    if record.state != FAILED:
+        raise JobStateError(f"job {job_id} is not among the dead letters", job_id=job_id)
+
+
+def _find(state: State, job_id: str) -> tuple[JobRecord, QueueState]:
+    record = state.index.get(job_id)
+    if record is None:
+        raise _not_found(job_id)
+    return record, record.queue
+
+
+def _still_there(state: State, record: JobRecord) -> None:
+    if state.index.get(record.id) is not record:
+        raise _not_found(record.id)
+
+
+def _not_found(job_id: str) -> JobNotFoundError:
+    return JobNotFoundError(
+        f"there is no job {job_id!r}: it never existed or was removed", job_id=job_id
+    )

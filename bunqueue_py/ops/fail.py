@@ -1,0 +1,140 @@
+"""Fail: a run ended badly. What follows is decided as a value first, then applied."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..model.failure import Failure, trimmed
+from ..model.job import JobRecord
+from ..shard.queue_state import QueueState
+from ..shard.shard import BROKEN, OPEN
+from ..state import State
+from ..types import FailureReason, Outcome
+from .ack import APPLIED, GONE, answer, judge_token
+from .finish import drop_deadlines, emit, finalize
+from .recover import enter
+
+MAX_STALLS = 3
+
+
+class Verdict(NamedTuple):
+    """What a failed run leads to: another one at `retry_at_ms`, or the end for `reason`."""
+
+    retry_at_ms: int | None
+    reason: FailureReason
+
+
+class FailResult(NamedTuple):
+    """The outcome of a fail, and whether the job will run again."""
+
+    outcome: Outcome
+    will_retry: bool
+
+
+def fail(
+    state: State,
+    job_id: str,
+    token: str | None,
+    text: str,
+    stack: tuple[str, ...],
+    error: BaseException | str,
+    *,
+    unrecoverable: bool,
+) -> FailResult:
+    """Charges the attempt, then retries or ends the job. `error` is what a custom back-off is
+    shown; `text` and `stack` are what is kept."""
+    record = state.index.get(job_id)
+    if record is None:
+        return FailResult(GONE, False)
+    queue: QueueState = record.queue
+    shard = queue.shard
+    # outside the lock: a custom back-off is the application's code
+    wait_ms = wait_before_retry(state, record, error)
+    reason = FailureReason.UNRECOVERABLE if unrecoverable else FailureReason.UNKNOWN
+    with queue.lock:
+        if shard.gate:
+            enter(state, shard)
+        refused = judge_token(record, token, late_ack=False)
+        if refused is None:
+            now = state.now()
+            shard.gate = BROKEN
+            verdict = end_run(state, queue, record, Failure(reason, text, stack), wait_ms, now)
+            shard.gate = OPEN
+    if refused is not None:
+        return FailResult(answer(record, refused), False)
+    shard.call_after()
+    return FailResult(APPLIED, verdict.retry_at_ms is not None)
+
+
+def wait_before_retry(state: State, record: JobRecord, error: BaseException | str) -> int:
+    """The back-off after the run that is under way; runs the application's rule, so never under
+    a lock. The number of the run cannot change while its delivery lasts."""
+    attempt = record.attempts_made + 1
+    if attempt >= record.options.attempts:
+        return 0
+    return record.options.backoff.wait_ms(attempt, error, state.ids.random)
+
+
+def decide(record: JobRecord, cause: FailureReason, wait_ms: int, now: int) -> Verdict:
+    """What comes after a charged run; changes nothing."""
+    stalls = 0 if record.side is None else record.side.stall_count
+    if cause is FailureReason.UNRECOVERABLE:
+        return Verdict(None, cause)
+    if record.attempts_made >= record.options.attempts:
+        # a job that died by timeouts or stalls says so; a plain error says that it had its runs
+        plain = cause is FailureReason.UNKNOWN
+        return Verdict(None, FailureReason.MAX_ATTEMPTS_EXCEEDED if plain else cause)
+    if cause is FailureReason.STALLED and MAX_STALLS and stalls >= MAX_STALLS:
+        return Verdict(None, cause)
+    return Verdict(now + wait_ms, cause)
+
+
+def end_run(
+    state: State,
+    queue: QueueState,
+    record: JobRecord,
+    failure: Failure,
+    wait_ms: int,
+    now: int,
+    *,
+    by_sweep: bool = False,
+) -> Verdict:
+    """Applies the end of a bad run of an active job, whatever ended it; its shard is held."""
+    failure = failure._replace(stack=trimmed(failure.stack, record.options.stack_trace_limit))
+    record.charge(failure, now)
+    if by_sweep:
+        record.need_side().stall_count += 1
+    verdict = decide(record, failure.reason, wait_ms, now)
+    if verdict.retry_at_ms is None:
+        finalize(state, queue, record, failure._replace(reason=verdict.reason), now)
+        return verdict
+    side = record.need_side()
+    side.failure = failure
+    delivery = record.delivery
+    del queue.active[record.id]
+    drop_deadlines(queue, delivery)
+    record.requeue(verdict.retry_at_ms, now, "retrying", by_sweep=by_sweep)
+    ready = queue.place(record, now)
+    if state.events.any:
+        carried = {
+            "error": failure.error,
+            "attempt": record.attempts_made,
+            "terminal": False,
+            "retry_at_ms": verdict.retry_at_ms,
+        }
+        emit(state, queue, "failed", record.id, now, carried)
+    announce(state, queue, record, now, ready=ready)
+    return verdict
+
+
+def announce(
+    state: State, queue: QueueState, record: JobRecord, now: int, *, ready: bool
+) -> None:
+    """A job is back among the pending: wakes whom that concerns."""
+    if queue.waiters.line and not queue.paused:
+        if ready:
+            queue.waiters.wake(1)
+        else:
+            due = queue.next_due(now, state.wall())
+            if due is not None:
+                queue.waiters.due(due)

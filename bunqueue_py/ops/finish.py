@@ -1,0 +1,212 @@
+"""How a job ends: completed, failed for good, or gone. Called under its shard's lock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..model.failure import Failure, trimmed
+from ..model.job import ACTIVE, COMPLETED, FAILED, GATED, PENDING, Delivery, JobRecord
+from ..model.options import Keep
+from ..shard.deadlines import RETENTION
+from ..shard.queue_state import QueueState, finished_size
+from ..state import State
+from ..stores.results import Proof
+
+
+def emit(
+    state: State,
+    queue: QueueState,
+    kind: str,
+    job_id: str | None,
+    now: int,
+    carried: dict[str, Any] | None = None,
+) -> None:
+    """Draws the queue's next sequence number and hands the event to every listener. The caller
+    has tested `state.events.any`."""
+    queue.event_seq += 1
+    state.events.publish((kind, queue.name, job_id, now, queue.event_seq, carried))
+
+
+def complete(
+    state: State, queue: QueueState, record: JobRecord, data: bytes | None, now: int
+) -> None:
+    """The record is completed with that encoded result, and its watchers know."""
+    job_id = record.id
+    if data is None:
+        size = -1
+    else:
+        # before the completion can be seen: whoever sees it finds the result
+        state.results.put(job_id, data)
+        size = len(data)
+    delivery = record.delivery
+    if delivery is not None and delivery.timeout_ms is None:
+        # what leave_stage does, in line: the way of nearly every job
+        del queue.active[job_id]
+        if delivery.expires_ms is not None:
+            queue.shard.deadlines.drop()
+    else:
+        leave_stage(queue, record)
+    record.complete(now, size)
+    queue.completed_total += 1
+    keep = record.options.remove_on_complete
+    if keep is True:
+        forget(state, queue, record, remember=True)
+    else:
+        queue.completed[job_id] = record
+        shard = queue.shard
+        shard.finished += 1
+        shard.finished_bytes += len(record.data) + (size if size > 0 else 0)
+        if keep is not False:
+            _keep(state, queue, record, keep, now)
+    if queue.shard.watched:
+        resolve(queue, job_id, "completed", data)
+    if state.events.any:
+        carried = None if data is None else {"result": data}
+        emit(state, queue, "completed", job_id, now, carried)
+    if not queue.active and (queue.empty_waiters or state.events.any):
+        ran_dry(state, queue, now)
+
+
+def finalize(
+    state: State, queue: QueueState, record: JobRecord, failure: Failure, now: int
+) -> None:
+    """The record has failed for good, whoever decided it: dead letter, freed places, counters,
+    events, watchers. The one function that ends a job so."""
+    failure = failure._replace(stack=trimmed(failure.stack, record.options.stack_trace_limit))
+    leave_stage(queue, record)
+    attempt = record.attempts_made
+    record.fail(failure, now)
+    queue.failed_total += 1
+    if state.events.any:
+        carried = {
+            "error": failure.error,
+            "reason": str(failure.reason),
+            "attempt": attempt,
+            "terminal": True,
+        }
+        emit(state, queue, "failed", record.id, now, carried)
+    keep = record.options.remove_on_fail
+    if keep is True:
+        forget(state, queue, record, remember=True)
+    else:
+        overflow = queue.dead.add(record)
+        if state.events.any:
+            emit(state, queue, "dlq_added", record.id, now, {"reason": str(failure.reason)})
+        if overflow is not None:
+            forget(state, queue, overflow, remember=True)
+        if keep is not False:
+            _keep(state, queue, record, keep, now)
+    resolve(queue, record.id, "failed", failure)
+    if not queue.active:
+        ran_dry(state, queue, now)
+
+
+def leave_stage(queue: QueueState, record: JobRecord) -> None:
+    """Takes a live record out of the structure of its state, and gives back what it holds there."""
+    if record.state == ACTIVE:
+        del queue.active[record.id]
+        drop_deadlines(queue, record.delivery)
+    elif record.state == PENDING:
+        queue.unplace(record)
+    if record.options.ttl_ms is not None and record.started_ms is None:
+        queue.shard.deadlines.drop()
+
+
+def drop_deadlines(queue: QueueState, delivery: Delivery | None) -> None:
+    """Says that the delivery's lease and timeout no longer matter."""
+    if delivery is not None:
+        entries = (delivery.expires_ms is not None) + (delivery.timeout_ms is not None)
+        if entries:
+            queue.shard.deadlines.drop(entries)
+
+
+def forget(state: State, queue: QueueState, record: JobRecord, *, remember: bool) -> None:
+    """The record is gone: from its structure, the index and the custom ids. `remember` leaves a
+    proof of how a finished one ended; otherwise its result is dropped too."""
+    was = record.state
+    if was == COMPLETED:
+        if queue.completed.pop(record.id, None) is not None:
+            queue.shard.finished -= 1
+            queue.shard.finished_bytes -= finished_size(record)
+    elif was == FAILED:
+        queue.dead.records.pop(record.id, None)
+    else:
+        leave_stage(queue, record)
+    queue.counted.pop(record.id, None)
+    custom_id = record.custom_id
+    if custom_id is not None and queue.custom_ids.get(custom_id) is record:
+        del queue.custom_ids[custom_id]
+    if remember and was in (COMPLETED, FAILED):
+        failure = record.side.failure if was == FAILED and record.side is not None else None
+        proof = Proof(queue.name, record.entered_ms, record.result_size >= 0, failure)
+        state.proofs.put(record.id, proof)
+    elif record.result_size >= 0:
+        state.results.drop(record.id)
+    record.remove()
+    del state.index[record.id]
+    queue.departed += 1
+
+
+def resolve(queue: QueueState, job_id: str, kind: str, value: object) -> None:
+    """Tells everybody who waits for this job's outcome."""
+    watchers = queue.shard.watched.pop(job_id, None)
+    if watchers is not None:
+        for watcher in watchers:
+            watcher.resolve(queue.shard, kind, value)
+
+
+def evict(state: State, queue: QueueState, limit: int) -> None:
+    """Lets the oldest `limit` completed jobs of the queue go, each leaving a proof: what `forget`
+    does for one, in the form that a full memory needs at every completion."""
+    completed, counted, custom_ids = queue.completed, queue.counted, queue.custom_ids
+    index, proofs, size = state.index, [], 0
+    limit = min(limit, len(completed))
+    for _ in range(limit):
+        job_id, record = completed.popitem(last=False)
+        size += len(record.data)
+        if record.result_size > 0:
+            size += record.result_size
+        if counted:
+            counted.pop(job_id, None)
+        custom_id = record.custom_id
+        if custom_id is not None and custom_ids.get(custom_id) is record:
+            del custom_ids[custom_id]
+        proofs.append((job_id, queue.name, record.entered_ms, record.result_size >= 0))
+        record.remove()
+        del index[job_id]
+    queue.departed += limit
+    queue.shard.finished -= limit
+    queue.shard.finished_bytes -= size
+    state.proofs.put_completed(proofs)
+
+
+def ran_dry(state: State, queue: QueueState, now: int) -> None:
+    """Nothing is active: if nothing is pending either, says so."""
+    if queue.pending:
+        return
+    if state.events.any:
+        emit(state, queue, "empty", None, now)
+    queue.settle_idle()
+
+
+def removed(state: State, queue: QueueState, record: JobRecord, now: int) -> None:
+    """Removes a job at somebody's wish, with its event and its watchers."""
+    live = record.state in (PENDING, GATED, ACTIVE)
+    forget(state, queue, record, remember=not live)
+    if live:
+        resolve(queue, record.id, "removed", None)
+    if state.events.any:
+        emit(state, queue, "removed", record.id, now)
+
+
+def _keep(state: State, queue: QueueState, record: JobRecord, keep: bool | Keep, now: int) -> None:
+    assert isinstance(keep, Keep)
+    if keep.age_ms is not None:
+        queue.shard.deadlines.push(now + keep.age_ms, RETENTION, record)
+        if now + keep.age_ms < state.alarm.due_ms:
+            state.alarm.set(now + keep.age_ms)
+    if keep.count is not None:
+        queue.counted[record.id] = record
+        while len(queue.counted) > keep.count:
+            oldest = next(iter(queue.counted.values()))
+            forget(state, queue, oldest, remember=True)

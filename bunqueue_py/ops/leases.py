@@ -1,0 +1,283 @@
+"""Leases: renewed, prolonged, given back, reported on, and what happens when one runs out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import JobNotFoundError, LockError
+from ..model.failure import Failure, bounded
+from ..model.job import ACTIVE, COMPLETED, FAILED, REMOVED, Delivery, JobRecord
+from ..shard.deadlines import LEASE, RETENTION, TIMEOUT, TTL, Entry
+from ..shard.queue_state import QueueState
+from ..shard.ready_queue import seq_of
+from ..shard.shard import BROKEN, OPEN, Shard
+from ..state import State
+from ..types import FailureReason
+from .ack import NOT_ISSUED, answer, judge_token
+from .fail import announce, end_run, wait_before_retry
+from .finish import drop_deadlines, emit, forget
+from .pull import expire
+from .recover import enter, ttl_due
+
+PROGRESS_EVENT_MS = 100
+BITE = 64
+
+
+def renew(state: State, job_id: str, token: str | None, duration_ms: int | None) -> bool:
+    """Moves the delivery's expiry to now plus its own lease, or plus `duration_ms`, which then
+    is its lease. False if the delivery has ended or the job is gone; `LockError` for a token that
+    is missing or was never issued."""
+    record = state.index.get(job_id)
+    if record is None:
+        return False
+    queue: QueueState = record.queue
+    with queue.lock:
+        if queue.shard.gate:
+            enter(state, queue.shard)
+        refused = judge_token(record, token, late_ack=False)
+        if refused is None:
+            delivery = record.delivery
+            assert delivery is not None
+            if duration_ms is not None:
+                _prolong(state, queue, delivery, duration_ms)
+            elif delivery.lease_ms is not None:
+                delivery.expires_ms = state.now() + delivery.lease_ms
+            return True
+    answer(record, refused)
+    return False
+
+
+def renew_batch(state: State, items: Sequence[tuple[str, str | None]]) -> list[bool]:
+    """`renew` for each; a token that was never issued answers False here."""
+    renewed = []
+    for job_id, token in items:
+        try:
+            renewed.append(renew(state, job_id, token, None))
+        except LockError:
+            renewed.append(False)
+    return renewed
+
+
+def _prolong(state: State, queue: QueueState, delivery: Delivery, duration_ms: int) -> None:
+    shard = queue.shard
+    due = state.now() + duration_ms
+    shard.gate = BROKEN
+    delivery.lease_ms = duration_ms
+    earlier = delivery.expires_ms is None or due < delivery.expires_ms
+    if earlier:
+        if delivery.expires_ms is not None:
+            shard.deadlines.drop()
+        shard.deadlines.push(due, LEASE, delivery)
+    delivery.expires_ms = due
+    if due < state.alarm.due_ms:
+        state.alarm.set(due)
+    shard.gate = OPEN
+
+
+def release(state: State, job_id: str, token: str | None, delay_ms: int) -> bool:
+    """Gives an active job back, uncharged: it takes its old place again, or waits `delay_ms`.
+    False if the delivery has ended; `LockError` as in `renew`."""
+    record = state.index.get(job_id)
+    if record is None:
+        return False
+    queue: QueueState = record.queue
+    shard = queue.shard
+    with queue.lock:
+        if shard.gate:
+            enter(state, shard)
+        refused = judge_token(record, token, late_ack=False)
+        if refused is None:
+            shard.gate = BROKEN
+            give_back(state, queue, record, state.now(), delay_ms)
+            shard.gate = OPEN
+            return True
+    answer(record, refused)
+    return False
+
+
+def give_back(
+    state: State, queue: QueueState, record: JobRecord, now: int, delay_ms: int
+) -> None:
+    """The active job is pending again, no attempt charged; its shard is held."""
+    delivery = record.delivery
+    del queue.active[record.id]
+    drop_deadlines(queue, delivery)
+    begun = delivery is None or delivery.begun
+    seq = None if delay_ms else seq_of(record)
+    record.requeue(now + delay_ms if delay_ms else record.run_at_ms, now, "released")
+    if not begun and not record.attempts_made:
+        record.started_ms = None
+        if record.options.ttl_ms is not None:
+            queue.shard.deadlines.push(ttl_due(record), TTL, record)
+            state.alarm.set(ttl_due(record))
+    ready = queue.place(record, now, seq)
+    if state.events.any:
+        emit(state, queue, "released", record.id, now)
+    announce(state, queue, record, now, ready=ready)
+
+
+def update_progress(
+    state: State, job_id: str, token: str | None, percent: int | float, message: str | None
+) -> None:
+    """Stores the progress of the delivery under way. At most ten events a second and job.
+
+    Raises `JobNotFoundError`, or `LockError` for any token but the current one.
+    """
+    record = state.index.get(job_id)
+    if record is None:
+        raise JobNotFoundError(f"job {job_id} is gone; its progress was not kept", job_id=job_id)
+    queue: QueueState = record.queue
+    shard = queue.shard
+    with queue.lock:
+        if shard.gate:
+            enter(state, shard)
+        refused = judge_token(record, token, late_ack=False)
+        if refused is None:
+            shard.gate = BROKEN
+            side = record.need_side()
+            side.progress, side.progress_message = percent, message
+            if state.events.any:
+                now = state.now()
+                last = side.progress_event_ms
+                if last is None or now - last >= PROGRESS_EVENT_MS or percent >= 100:
+                    side.progress_event_ms = now
+                    carried = {"percent": percent, "message": message}
+                    emit(state, queue, "progress", job_id, now, carried)
+            shard.gate = OPEN
+            return
+    if record.state == REMOVED:
+        raise JobNotFoundError(f"job {job_id} is gone; its progress was not kept", job_id=job_id)
+    if refused is not NOT_ISSUED:
+        raise LockError(
+            f"this run of job {job_id} has lost its lock; its progress was not kept",
+            job_id=job_id,
+        )
+    answer(record, refused)
+
+
+def judge_due(state: State, shard: Shard) -> int:
+    """Judges up to 64 deadlines of the shard that have passed; returns how many it looked at."""
+    with shard.lock:
+        if shard.gate:
+            enter(state, shard)
+        now = state.now()
+        due: list[Entry] = []
+        shard.gate = BROKEN
+        looked = 0
+        while looked < BITE:
+            entry = shard.deadlines.pop_due(now)
+            if entry is None:
+                break
+            looked += 1
+            if _renewed(shard, entry, now):
+                continue
+            due.append(entry)
+        shard.gate = OPEN
+    plans = []
+    for entry in due:
+        wait_ms, failure = 0, None
+        subject = entry[3]
+        if isinstance(subject, Delivery):
+            failure = _failure_of(entry[2], subject)
+            # outside the lock: a custom back-off is the application's code
+            wait_ms = wait_before_retry(state, subject.record, failure.error)
+        plans.append((entry, wait_ms, failure))
+    if plans:
+        _apply(state, shard, plans)
+        shard.call_after()
+    return looked
+
+
+def _renewed(shard: Shard, entry: Entry, now: int) -> bool:
+    """Whether the entry's moment has moved on; then it stands there again."""
+    _, _, kind, subject = entry
+    if kind == LEASE and isinstance(subject, Delivery):
+        expires = subject.expires_ms
+        if expires is None:
+            return True
+        if expires > now:
+            shard.deadlines.push(expires, LEASE, subject)
+            return True
+    return False
+
+
+def _failure_of(kind: int, delivery: Delivery) -> Failure:
+    if kind == TIMEOUT:
+        allowed = delivery.record.options.timeout_ms or 0
+        return Failure(FailureReason.TIMEOUT, f"ran longer than its timeout of {allowed / 1000:g} s")
+    held = "" if delivery.owner is None else f" of {bounded(delivery.owner, 300)}"
+    return Failure(
+        FailureReason.STALLED,
+        f"the lock{held} expired: no heartbeat for {(delivery.lease_ms or 0) / 1000:g} s",
+    )
+
+
+def _apply(
+    state: State, shard: Shard, plans: Sequence[tuple[Entry, int, Failure | None]]
+) -> None:
+    with shard.lock:
+        if shard.gate:
+            enter(state, shard)
+        now = state.now()
+        shard.gate = BROKEN
+        for entry, wait_ms, failure in plans:
+            _, _, kind, subject = entry
+            if isinstance(subject, Delivery):
+                assert failure is not None
+                _lose(state, shard, kind, subject, failure, wait_ms, now)
+            elif kind == TTL:
+                if subject.state not in (COMPLETED, FAILED, REMOVED, ACTIVE) and not expire(
+                    state, subject.queue, subject, now
+                ):
+                    _again(shard, entry, ttl_due(subject), now, wanted=subject.started_ms is None)
+            else:
+                _retire(state, shard, entry, subject, now)
+        shard.gate = OPEN
+
+
+def _lose(
+    state: State,
+    shard: Shard,
+    kind: int,
+    delivery: Delivery,
+    failure: Failure,
+    wait_ms: int,
+    now: int,
+) -> None:
+    """Ends a delivery whose lease or timeout has passed, if it is still the same one."""
+    record = delivery.record
+    if record.delivery is not delivery:
+        return
+    if kind == LEASE:
+        if delivery.expires_ms is not None and delivery.expires_ms > now:
+            shard.deadlines.push(delivery.expires_ms, LEASE, delivery)
+            return
+        delivery.expires_ms = None
+        if state.events.any:
+            emit(state, record.queue, "stalled", record.id, now, {"error": failure.error})
+    else:
+        delivery.timeout_ms = None
+    end_run(state, record.queue, record, failure, wait_ms, now, by_sweep=kind == LEASE)
+
+
+def _again(shard: Shard, entry: Entry, due: int, now: int, *, wanted: bool) -> None:
+    if wanted and due > now:
+        shard.deadlines.push(due, entry[2], entry[3])
+
+
+def _retire(state: State, shard: Shard, entry: Entry, record: JobRecord, now: int) -> None:
+    """Removes a finished job whose retention age has passed, unless it finished anew since."""
+    options = record.options
+    if record.state == COMPLETED:
+        keep = options.remove_on_complete
+    elif record.state == FAILED:
+        keep = options.remove_on_fail
+    else:
+        return
+    if isinstance(keep, bool) or keep.age_ms is None:
+        return
+    due = record.entered_ms + keep.age_ms
+    if due > now:
+        shard.deadlines.push(due, RETENTION, record)
+    else:
+        forget(state, record.queue, record, remember=True)

@@ -1,0 +1,298 @@
+"""Pull: the next job goes out, held by a delivery."""
+
+from __future__ import annotations
+
+from heapq import heappush
+
+from ..clock import Clock
+from ..model.failure import Failure
+from ..model.job import Delivery, JobRecord, JobSnapshot
+from ..shard.deadlines import LEASE, TIMEOUT
+from ..shard.queue_state import QueueState
+from ..shard.ready_queue import seq_of
+from ..shard.shard import BROKEN, OPEN
+from ..shard.waiters import Waiter
+from ..state import State
+from ..types import FailureReason, JobState
+from .finish import emit, finalize
+from .push import find_queue
+from .recover import enter, ttl_due
+
+_ACTIVE = JobState.ACTIVE
+
+
+def pull(
+    state: State,
+    queue_name: str,
+    limit: int,
+    timeout_ms: int | None,
+    lease_ms: int | None,
+    owner: str | None,
+    waiter: Waiter | None = None,
+    *,
+    claim: bool = False,
+) -> list[JobSnapshot]:
+    """Delivers up to `limit` jobs; waits for the first up to `timeout_ms` (`None`: without end).
+
+    With `claim`, all but the first are handed out unstarted (`begin` starts them), and none that
+    has a timeout. `waiter` lets another thread end the wait with `cancel`.
+    """
+    try:
+        queue = state.queues[queue_name]
+    except (KeyError, TypeError):
+        queue = find_queue(state, queue_name)
+    shard = queue.shard
+    with queue.lock:
+        if shard.gate:
+            enter(state, shard)
+        shard.gate = BROKEN
+        views = _take(state, queue, limit, lease_ms, owner, claim)
+        shard.gate = OPEN
+    if shard.after:
+        shard.call_after()
+    if not state.alarm.served:
+        state.alarm.start()
+    if views or timeout_ms == 0:
+        return views
+    return _wait(
+        state, queue, limit, timeout_ms, lease_ms, owner, waiter or Waiter(), claim=claim
+    )
+
+
+def pull_one(
+    state: State, queue_name: str, timeout_ms: int | None, lease_ms: int | None, owner: str | None
+) -> JobSnapshot | None:
+    """`pull` for one job: the next one, or `None`."""
+    try:
+        queue = state.queues[queue_name]
+    except (KeyError, TypeError):
+        queue = find_queue(state, queue_name)
+    shard = queue.shard
+    with queue.lock:
+        if shard.gate:
+            enter(state, shard)
+        now = state.now()
+        shard.gate = BROKEN
+        record = None if queue.paused else _next(state, queue, now, 1)
+        view = None if record is None else _start(state, queue, record, now, lease_ms, owner, True)
+        shard.gate = OPEN
+    if shard.after:
+        shard.call_after()
+    if not state.alarm.served:
+        state.alarm.start()
+    if view is not None or timeout_ms == 0:
+        return view
+    views = _wait(state, queue, 1, timeout_ms, lease_ms, owner, Waiter(), claim=False)
+    return views[0] if views else None
+
+
+def _wait(
+    state: State,
+    queue: QueueState,
+    limit: int,
+    timeout_ms: int | None,
+    lease_ms: int | None,
+    owner: str | None,
+    waiter: Waiter,
+    *,
+    claim: bool,
+) -> list[JobSnapshot]:
+    shard, clock = queue.shard, state.clock
+    deadline = None if timeout_ms is None else state.now() + timeout_ms
+    try:
+        while True:
+            with queue.lock:
+                if shard.gate:
+                    enter(state, shard)
+                queue.waiters.leave(waiter)
+                was_woken = waiter.woken
+                shard.gate = BROKEN
+                views = []
+                if not waiter.cancelled:
+                    views = _take(state, queue, limit, lease_ms, owner, claim)
+                now = state.now()
+                done = bool(views) or waiter.cancelled or (deadline is not None and now >= deadline)
+                if done:
+                    _pass_on(state, queue, now, wake=was_woken)
+                    shard.gate = OPEN
+                    return views
+                queue.waiters.join(waiter, first=was_woken)
+                until = _sleep_until(state, queue, waiter, now, deadline)
+                shard.gate = OPEN
+            _sleep(clock, waiter, None if until is None else max(0, until - now))
+    except BaseException:
+        # Ctrl-C while waiting: a wake meant for a thread that is gone must not be lost
+        with queue.lock:
+            queue.waiters.leave(waiter)
+            if waiter.woken:
+                queue.waiters.wake(1)
+        raise
+
+
+def _sleep(clock: Clock, waiter: Waiter, timeout_ms: int | None) -> None:
+    clock.wait(waiter.lock, timeout_ms)
+
+
+def _sleep_until(
+    state: State, queue: QueueState, waiter: Waiter, now: int, deadline: int | None
+) -> int | None:
+    """When this waiter must look again by itself; the head of the line also minds the next due
+    moment."""
+    if queue.waiters.line[0] is waiter and not queue.paused:
+        due = queue.next_due(now, state.wall())
+        queue.waiters.timer_ms = due
+        if due is not None and (deadline is None or due < deadline):
+            return due
+    return deadline
+
+
+def _pass_on(state: State, queue: QueueState, now: int, *, wake: bool) -> None:
+    """A waiter leaves: if work remains or a timer must be held, the next in line looks."""
+    if not queue.waiters.line or queue.paused:
+        return
+    if (wake and len(queue.ready)) or queue.delayed.members or queue.anchored.members:
+        queue.waiters.wake(1)
+
+
+def _take(
+    state: State,
+    queue: QueueState,
+    limit: int,
+    lease_ms: int | None,
+    owner: str | None,
+    claim: bool,
+) -> list[JobSnapshot]:
+    """Up to `limit` deliveries; the shard's lock is held."""
+    if queue.paused:
+        return []
+    now = state.now()
+    views: list[JobSnapshot] = []
+    while len(views) < limit:
+        record = _next(state, queue, now, limit)
+        if record is None:
+            break
+        views.append(_start(state, queue, record, now, lease_ms, owner, not views or not claim))
+        if claim:
+            following = queue.ready.peek()
+            if record.options.timeout_ms is not None or (
+                following is not None and following.options.timeout_ms is not None
+            ):
+                break
+    return views
+
+
+def _next(state: State, queue: QueueState, now: int, wanted: int) -> JobRecord | None:
+    """The next job to run, out of the ready queue; what has come due is moved there first."""
+    ready = queue.ready
+    if queue.delayed.members or queue.anchored.members:
+        moved = queue.promote_due(now, state.wall())
+        if moved > wanted and queue.waiters.line:
+            queue.waiters.wake(moved - wanted)
+    while True:
+        record = ready.pop()
+        if record is None or record.options.ttl_ms is None or not is_expired(record, now):
+            return record
+        # back to its place first: an expired job ends as every pending one does
+        ready.push(record, seq_of(record) or 0)
+        expire(state, queue, record, now)
+
+
+def _start(
+    state: State,
+    queue: QueueState,
+    record: JobRecord,
+    now: int,
+    lease_ms: int | None,
+    owner: str | None,
+    begun: bool,
+) -> JobSnapshot:
+    shard = queue.shard
+    options = record.options
+    if options.ttl_ms is not None and record.started_ms is None:
+        shard.deadlines.drop()
+    expires_ms = None if lease_ms is None else now + lease_ms
+    delivery = Delivery(record, state.new_token(), owner, lease_ms, expires_ms, begun)
+    record.start(delivery, now)
+    queue.active[record.id] = record
+    if expires_ms is not None:
+        deadlines = shard.deadlines
+        heappush(deadlines.heap, (expires_ms, next(deadlines.numbers), LEASE, delivery))
+        if expires_ms < state.alarm.due_ms:
+            state.alarm.set(expires_ms)
+    if begun:
+        if options.timeout_ms is not None:
+            _arm_timeout(state, queue, delivery, now)
+        if state.events.any:
+            emit(state, queue, "active", record.id, now)
+    return state.snapshot(record, _ACTIVE)
+
+
+def _arm_timeout(state: State, queue: QueueState, delivery: Delivery, now: int) -> None:
+    assert delivery.record.options.timeout_ms is not None
+    delivery.timeout_ms = due = now + delivery.record.options.timeout_ms
+    queue.shard.deadlines.push(due, TIMEOUT, delivery)
+    if due < state.alarm.due_ms:
+        state.alarm.set(due)
+
+
+def expire(state: State, queue: QueueState, record: JobRecord, now: int) -> bool:
+    """Fails a pending job whose ttl ran out before its first start; says whether it did."""
+    if not is_expired(record, now):
+        return False
+    assert record.options.ttl_ms is not None
+    text = f"not started within its ttl of {record.options.ttl_ms / 1000:g} s"
+    finalize(state, queue, record, Failure(FailureReason.TTL_EXPIRED, text), now)
+    return True
+
+
+def is_expired(record: JobRecord, now: int) -> bool:
+    """Whether the job's ttl, if it has one, ran out before its first start."""
+    if record.options.ttl_ms is None or record.started_ms is not None:
+        return False
+    return now >= ttl_due(record)
+
+
+def begin(state: State, job_id: str, token: str | None) -> bool:
+    """The handler of a claimed job starts now: stamps it. False if the delivery has ended."""
+    record = state.index.get(job_id)
+    if record is None:
+        return False
+    queue: QueueState = record.queue
+    shard = queue.shard
+    with queue.lock:
+        if shard.gate:
+            enter(state, shard)
+        delivery = record.delivery
+        if delivery is None or delivery.token != token:
+            return False
+        if delivery.begun:
+            return True
+        shard.gate = BROKEN
+        now = state.now()
+        delivery.begun = True
+        record.started_ms = record.entered_ms = now
+        if record.options.timeout_ms is not None:
+            _arm_timeout(state, queue, delivery, now)
+        if state.events.any:
+            emit(state, queue, "active", job_id, now)
+        shard.gate = OPEN
+    return True
+
+
+def cancel(state: State, queue_name: str, waiter: Waiter) -> None:
+    """Ends the wait of that waiter, now or as soon as it begins; what it was already handed
+    stays delivered."""
+    waiter.cancelled = True
+    queue = state.queues.get(queue_name)
+    if queue is None:
+        return
+    with queue.lock:
+        if waiter in queue.waiters.line:
+            queue.waiters.leave(waiter)
+            waiter.wake()
+
+
+def others_wait(state: State, queue_name: str) -> bool:
+    """Whether some thread waits for a job of that queue; a look without the lock."""
+    queue = state.queues.get(queue_name)
+    return queue is not None and bool(queue.waiters.line)

@@ -1,0 +1,166 @@
+"""Looking at jobs without changing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+from ..errors import ResultExpiredError
+from ..model.job import COMPLETED, JobRecord, JobSnapshot
+from ..shard.queue_state import QueueState, merged_listing
+from ..state import State
+from ..types import JobCounts, JobState
+from .push import find_queue
+from .recover import enter
+
+ALL_STATES = (
+    JobState.WAITING,
+    JobState.PRIORITIZED,
+    JobState.DELAYED,
+    JobState.ACTIVE,
+    JobState.COMPLETED,
+    JobState.FAILED,
+)
+
+
+def get_job(state: State, job_id: str) -> JobSnapshot | None:
+    """A snapshot of the job, `None` if there is none."""
+    record = state.index.get(job_id)
+    if record is None:
+        return None
+    queue: QueueState = record.queue
+    with queue.lock:
+        if queue.shard.gate:
+            enter(state, queue.shard)
+        if state.index.get(job_id) is not record:
+            return None
+        return _look(state, queue, record)
+
+
+def get_by_custom_id(state: State, queue_name: str, custom_id: str) -> JobSnapshot | None:
+    """A snapshot of the newest job of the queue with that custom id, `None` if there is none."""
+    queue = queue_of(state, queue_name)
+    with queue.lock:
+        if queue.shard.gate:
+            enter(state, queue.shard)
+        record = queue.custom_ids.get(custom_id)
+        if record is None:
+            return None
+        return _look(state, queue, record)
+
+
+def _look(state: State, queue: QueueState, record: JobRecord) -> JobSnapshot:
+    judged = queue.state_of(record, state.now(), state.wall())
+    return state.snapshot(record, judged).detach()
+
+
+def get_state(state: State, job_id: str) -> JobState:
+    """The job's state, judged now; `UNKNOWN` if there is no such job."""
+    view = get_job(state, job_id)
+    return JobState.UNKNOWN if view is None else view._state
+
+
+def get_result(state: State, job_id: str) -> Any:
+    """The result of a completed job, `None` for a job in any other state or without a result.
+
+    Raises `ResultExpiredError` if the result has made room for newer ones.
+    """
+    record = state.index.get(job_id)
+    if record is not None:
+        has_result = record.state == COMPLETED and record.result_size >= 0
+    else:
+        proof = state.proofs.get(job_id)
+        has_result = proof is not None and proof.failure is None and proof.has_result
+    if not has_result:
+        return None
+    return decode_result(state, job_id)
+
+
+def decode_result(state: State, job_id: str) -> Any:
+    """The kept result of that job, decoded; `ResultExpiredError` if it is no longer kept."""
+    data = state.results.get(job_id)
+    if data is None:
+        raise ResultExpiredError(
+            f"job {job_id} completed, but its result was evicted: only the "
+            f"{state.config.keep_results:,} used last are kept (keep_results)"
+        )
+    return state.loads(data)
+
+
+def get_jobs(
+    state: State,
+    queue_name: str,
+    states: Sequence[JobState],
+    offset: int,
+    limit: int,
+    *,
+    newest_first: bool,
+    with_data: bool,
+) -> list[JobSnapshot]:
+    """A page of the jobs in those states, in the order in which they entered them."""
+    queue = queue_of(state, queue_name)
+    with queue.lock:
+        if queue.shard.gate:
+            enter(state, queue.shard)
+        now, wall = state.now(), state.wall()
+        records = merged_listing(queue, states, now, wall, newest_first=newest_first)
+        return [
+            state.snapshot(record, queue.state_of(record, now, wall)).detach(with_data=with_data)
+            for record in islice(records, offset, offset + limit)
+        ]
+
+
+def counts(state: State, queue_name: str) -> JobCounts:
+    """How many jobs of the queue are in each state."""
+    queue = queue_of(state, queue_name)
+    with queue.lock:
+        if queue.shard.gate:
+            enter(state, queue.shard)
+        return queue.counts(state.now(), state.wall())
+
+
+def total_counts(state: State) -> JobCounts:
+    """The sum of the counts of all queues; each queue is looked at in its own moment."""
+    sums: dict[str, int] = {}
+    for name in list(state.queues):
+        for part, n in vars(counts(state, name)).items():
+            sums[part] = sums.get(part, 0) + n
+    return JobCounts(**sums)
+
+
+def is_paused(state: State, queue_name: str) -> bool:
+    """Whether the queue is paused."""
+    return queue_of(state, queue_name).paused
+
+
+def is_watched(state: State, job_id: str) -> bool:
+    """Whether somebody waits for the job's outcome; a look without the lock."""
+    record = state.index.get(job_id)
+    return record is not None and job_id in record.queue.shard.watched
+
+
+def queue_of(state: State, name: str) -> QueueState:
+    """The queue of that name; made if it is new."""
+    found = state.queues.get(name) if isinstance(name, str) else None
+    return find_queue(state, name) if found is None else found
+
+
+def check(state: State) -> None:
+    """Asserts the invariants of every structure, with every shard held."""
+    with state.shards.all_locked() as shards:
+        now = state.now()
+        for shard in shards:
+            if shard.gate:
+                enter(state, shard)
+            shard.deadlines.check()
+            for queue in shard.queues.values():
+                queue.check(now)
+            completed = [r for q in shard.queues.values() for r in q.completed.values()]
+            assert shard.finished == len(completed), "count of finished jobs"
+            sizes = sum(len(r.data) + max(0, r.result_size) for r in completed)
+            assert shard.finished_bytes == sizes, "bytes of finished jobs"
+        records = sum(q.admitted - q.departed for q in state.queues.values())
+        assert records == len(state.index), "index against queues"
+        for job_id, record in state.index.items():
+            assert record.id == job_id, "index key"

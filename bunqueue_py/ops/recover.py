@@ -1,0 +1,141 @@
+"""What is done when an exception landed inside a critical section."""
+
+from __future__ import annotations
+
+import logging
+
+from ..model.job import ACTIVE, COMPLETED, FAILED, PENDING, JobRecord
+from ..model.options import Keep
+from ..shard.deadlines import LEASE, RETENTION, TIMEOUT, TTL, Deadlines
+from ..shard.queue_state import QueueState, finished_size
+from ..shard.ready_queue import seq_of
+from ..shard.shard import BROKEN, OPEN, Shard
+from ..state import State
+from .finish import forget
+
+_log = logging.getLogger("bunqueue_py.recover")
+
+
+def enter(state: State, shard: Shard) -> None:
+    """Called with the shard's lock held when its gate is not open: refuses if it is closed, and
+    rebuilds it if an exception had broken a section off."""
+    shard.refuse()
+    rebuild(state, shard)
+
+
+def rebuild(state: State, shard: Shard) -> None:
+    """Makes every structure and counter of the shard anew from its records, whose state is the
+    only truth, and wakes everybody who waits so that no wake is lost."""
+    _log.warning("an exception broke off a critical section; shard %d is rebuilt", shard.index)
+    shard.gate = BROKEN
+    records: dict[str, list[JobRecord]] = {name: [] for name in shard.queues}
+    for record in list(state.index.values()):
+        if record.queue.shard is shard:
+            records[record.queue.name].append(record)
+    shard.deadlines = Deadlines()
+    shard.finished = shard.finished_bytes = 0
+    now = state.now()
+    for queue in shard.queues.values():
+        _rebuild_queue(state, queue, records[queue.name], now)
+    due = shard.deadlines.next_ms()
+    if due is not None and due < state.alarm.due_ms:
+        state.alarm.set(due)
+    _resolve_watchers(state, shard)
+    shard.gate = OPEN
+
+
+def _rebuild_queue(
+    state: State, queue: QueueState, records: list[JobRecord], now: int
+) -> None:
+    queue.clear()
+    # a record whose remove() was reached, but not its leaving the index
+    for record in [r for r in records if r.state > FAILED]:
+        state.index.pop(record.id, None)
+    records = [r for r in records if r.state <= FAILED]
+    queue.admitted = len(records)
+    queue.departed = 0
+    for record in sorted((r for r in records if r.state == PENDING), key=_admission):
+        record.delivery = None
+        queue.place(record, now)
+    for record in sorted(records, key=_entered):
+        deadlines = queue.shard.deadlines
+        if record.state == ACTIVE:
+            queue.active[record.id] = record
+            delivery = record.delivery
+            assert delivery is not None
+            if delivery.expires_ms is not None:
+                deadlines.push(delivery.expires_ms, LEASE, delivery)
+            if delivery.timeout_ms is not None:
+                deadlines.push(delivery.timeout_ms, TIMEOUT, delivery)
+        elif record.state == PENDING:
+            if record.options.ttl_ms is not None and record.started_ms is None:
+                deadlines.push(ttl_due(record), TTL, record)
+        elif record.state == COMPLETED:
+            queue.completed[record.id] = record
+            queue.shard.finished += 1
+            queue.shard.finished_bytes += finished_size(record)
+        elif record.state == FAILED:
+            queue.dead.add(record)
+        if record.custom_id is not None:
+            _rebuild_custom_id(queue, record)
+    for record in [r for r in records if r.state in (COMPLETED, FAILED)]:
+        options = record.options
+        keep = (
+            options.remove_on_complete if record.state == COMPLETED else options.remove_on_fail
+        )
+        if keep is True:
+            forget(state, queue, record, remember=True)
+        elif isinstance(keep, Keep):
+            if keep.age_ms is not None:
+                queue.shard.deadlines.push(record.entered_ms + keep.age_ms, RETENTION, record)
+            if keep.count is not None:
+                queue.counted[record.id] = record
+    queue.waiters.wake(len(queue.waiters))
+    queue.settle_idle()
+
+
+def _rebuild_custom_id(queue: QueueState, record: JobRecord) -> None:
+    assert record.custom_id is not None
+    holder = queue.custom_ids.get(record.custom_id)
+    if holder is None or holder.state > ACTIVE:
+        queue.custom_ids[record.custom_id] = record
+
+
+def _admission(record: JobRecord) -> int:
+    seq = seq_of(record)
+    return 0 if seq is None else seq
+
+
+def _entered(record: JobRecord) -> int:
+    return record.entered_ms
+
+
+def ttl_due(record: JobRecord) -> int:
+    """When the job's ttl runs out: counted from its admission, or from its last retry."""
+    assert record.options.ttl_ms is not None
+    since = record.created_ms
+    if record.side is not None and record.side.last_retry_ms is not None:
+        since = record.side.last_retry_ms
+    return since + record.options.ttl_ms
+
+
+def _resolve_watchers(state: State, shard: Shard) -> None:
+    """Whoever waits for a job that has ended in the broken section learns it now."""
+    for job_id in list(shard.watched):
+        record = state.index.get(job_id)
+        if record is not None and record.state <= ACTIVE:
+            continue
+        for watcher in shard.watched.pop(job_id):
+            if record is not None and record.state == FAILED:
+                assert record.side is not None
+                watcher.resolve(shard, "failed", record.side.failure)
+            elif record is not None and record.state == COMPLETED:
+                watcher.resolve(shard, "completed", state.results.get(job_id))
+            else:
+                proof = state.proofs.get(job_id)
+                if proof is None:
+                    watcher.resolve(shard, "removed", None)
+                elif proof.failure is not None:
+                    watcher.resolve(shard, "failed", proof.failure)
+                else:
+                    watcher.resolve(shard, "completed", state.results.get(job_id))

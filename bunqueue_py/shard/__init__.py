@@ -1,0 +1,1 @@
+"""What a shard owns, as guarded nouns: the caller holds the shard's lock."""

@@ -1,0 +1,76 @@
+"""Moments at which something must be judged: leases, timeouts, ttl, retention. Guarded."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from itertools import count
+
+from ..model.job import COMPLETED, FAILED, PENDING, Delivery, JobRecord
+
+LEASE, TIMEOUT, TTL, RETENTION = range(4)
+
+Subject = Delivery | JobRecord
+Entry = tuple[int, int, int, Subject]
+
+_COMPACT_AT = 64
+
+
+class Deadlines:
+    """A lazy heap of (due, number, kind, subject).
+
+    Nothing is taken out when its subject is done with: `drop` counts it, a pop passes over it,
+    and when half of the heap is stale it is swept. A renewed lease is pushed again only when its
+    old moment comes. So every verb costs O(1) amortised but for the O(log n) of a push.
+    """
+
+    __slots__ = ("heap", "numbers", "stale")
+
+    def __init__(self) -> None:
+        self.heap: list[Entry] = []
+        self.numbers = count(1)
+        self.stale = 0
+
+    def __len__(self) -> int:
+        return len(self.heap)
+
+    def push(self, due_ms: int, kind: int, subject: Subject) -> None:
+        """Has the subject judged at that moment."""
+        heappush(self.heap, (due_ms, next(self.numbers), kind, subject))
+
+    def drop(self, entries: int = 1) -> None:
+        """Says that so many entries no longer matter."""
+        self.stale += entries
+        if self.stale > _COMPACT_AT and self.stale * 2 > len(self.heap):
+            self.heap = [entry for entry in self.heap if not is_stale(entry)]
+            heapify(self.heap)
+            self.stale = 0
+
+    def next_ms(self) -> int | None:
+        """When the earliest that still matters is due; sweeps stale heads."""
+        heap = self.heap
+        while heap and is_stale(heap[0]):
+            heappop(heap)
+            self.stale = max(0, self.stale - 1)
+        return heap[0][0] if heap else None
+
+    def pop_due(self, now: int) -> Entry | None:
+        """Takes the earliest entry that still matters, if it is due."""
+        due = self.next_ms()
+        if due is None or due > now:
+            return None
+        return heappop(self.heap)
+
+    def check(self) -> None:
+        """Asserts its invariants."""
+        heap = self.heap
+        assert all(heap[(i - 1) >> 1][:2] <= e[:2] for i, e in enumerate(heap) if i), "heap order"
+
+
+def is_stale(entry: Entry) -> bool:
+    """Whether what the entry was to judge has ended."""
+    _, _, kind, subject = entry
+    if isinstance(subject, Delivery):
+        return subject.record.delivery is not subject
+    if kind == TTL:
+        return subject.state != PENDING or subject.started_ms is not None
+    return subject.state not in (COMPLETED, FAILED)

@@ -1,0 +1,103 @@
+"""Jobs whose time has not come, by when it comes. Guarded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from sortedcontainers import SortedList
+
+from ..model.job import NOWHERE, PENDING, JobRecord
+from .ready_queue import SEQ_BITS
+
+_SEQ_MASK = (1 << SEQ_BITS) - 1
+
+
+class DelayedIndex:
+    """Pending jobs ordered by `run_at_ms`, which every caller compares with the same clock.
+
+    Two sorted lists, of priority above 0 and not, so that a count of what is due needs one
+    bisection and moves nothing. `push` and `remove` are O(log n), counts O(log n), taking n due
+    ones O(n).
+    """
+
+    __slots__ = ("members", "plain", "prioritized")
+
+    def __init__(self) -> None:
+        self.plain: SortedList[int] = SortedList()
+        self.prioritized: SortedList[int] = SortedList()
+        self.members: dict[int, JobRecord] = {}
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def push(self, record: JobRecord, seq: int) -> None:
+        """Takes a pending record; `seq` is fresh."""
+        key = record.key = record.run_at_ms << SEQ_BITS | seq
+        self.members[key] = record
+        (self.prioritized if record.priority > 0 else self.plain).add(key)
+
+    def remove(self, record: JobRecord) -> None:
+        """Takes the record out."""
+        key = record.key
+        del self.members[key]
+        (self.prioritized if record.priority > 0 else self.plain).remove(key)
+        record.key = NOWHERE
+
+    def holds(self, record: JobRecord) -> bool:
+        """Whether the record stands in here."""
+        return self.members.get(record.key) is record
+
+    def next_ms(self) -> int | None:
+        """When the earliest comes due; `None` if there is none."""
+        heads = [keys[0] for keys in (self.plain, self.prioritized) if keys]
+        return min(heads) >> SEQ_BITS if heads else None
+
+    def count_due(self, now: int) -> tuple[int, int]:
+        """How many are due: of priority 0 or less, and above 0."""
+        bound = now << SEQ_BITS | _SEQ_MASK
+        return self.plain.bisect_right(bound), self.prioritized.bisect_right(bound)
+
+    def take_due(self, now: int, limit: int) -> list[JobRecord]:
+        """Takes out at most `limit` of those that are due, higher priorities first."""
+        due: list[JobRecord] = []
+        bound = now << SEQ_BITS | _SEQ_MASK
+        for keys in (self.prioritized, self.plain):
+            n = min(keys.bisect_right(bound), limit - len(due))
+            if n <= 0:
+                continue
+            for key in keys[:n]:
+                record = self.members.pop(key)
+                record.key = NOWHERE
+                due.append(record)
+            del keys[:n]
+        return due
+
+    def due(
+        self, now: int, shift: int, *, prioritized: bool, newest_first: bool = False
+    ) -> Iterator[tuple[int, JobRecord]]:
+        """Those that are due with the moment at which they came due (plus `shift`), in that
+        order."""
+        keys = self.prioritized if prioritized else self.plain
+        bound = keys.bisect_right(now << SEQ_BITS | _SEQ_MASK)
+        for key in keys.islice(0, bound, reverse=newest_first):
+            yield (key >> SEQ_BITS) + shift, self.members[key]
+
+    def waiting(
+        self, now: int, *, newest_first: bool = False
+    ) -> Iterator[tuple[int, JobRecord]]:
+        """Those that are not due with the moment at which they came in, in that order."""
+        members: Iterable[JobRecord] = self.members.values()
+        if newest_first:
+            members = reversed(self.members.values())
+        return ((record.entered_ms, record) for record in members if record.run_at_ms > now)
+
+    def check(self) -> None:
+        """Asserts its invariants."""
+        keys = [*self.plain, *self.prioritized]
+        assert len(keys) == len(self.members) and set(keys) == set(self.members), "members"
+        assert list(self.plain) == sorted(self.plain), "order"
+        assert all(self.members[key].priority > 0 for key in self.prioritized)
+        assert all(self.members[key].priority <= 0 for key in self.plain)
+        for key, record in self.members.items():
+            assert record.key == key and key >> SEQ_BITS == record.run_at_ms, "key of a member"
+            assert record.state == PENDING, "a delayed job that is not pending"

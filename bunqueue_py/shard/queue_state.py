@@ -1,0 +1,261 @@
+"""Everything that one queue has, in one place. Guarded by its shard's lock."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from ..model.job import ACTIVE, COMPLETED, FAILED, PENDING, REMOVED, JobRecord
+from ..types import JobCounts, JobState
+from .dead_letters import DeadLetters
+from .delayed import DelayedIndex
+from .ready_queue import ReadyQueue, merged
+from .waiters import Waiter, Waiters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from .shard import Shard
+
+MAX_PROMOTED = 512
+"""How many due jobs one pull moves to the ready queue."""
+
+
+class QueueState:
+    """One queue: its jobs by where they stand, its waiters, its settings, its counters.
+
+    `delayed` runs by the timeline, `anchored` (run_at given as a moment) by the wall clock.
+    `admitted` minus `departed` is always the number of records that the queue has.
+    """
+
+    __slots__ = (
+        "active",
+        "admitted",
+        "anchored",
+        "completed",
+        "completed_total",
+        "counted",
+        "custom_ids",
+        "dead",
+        "delayed",
+        "departed",
+        "empty_waiters",
+        "event_seq",
+        "failed_total",
+        "lock",
+        "name",
+        "paused",
+        "ready",
+        "seq",
+        "shard",
+        "waiters",
+    )
+
+    def __init__(self, name: str, shard: Shard) -> None:
+        self.name = name
+        self.shard = shard
+        self.lock = shard.lock
+        self.paused = False
+        self.seq = 0
+        self.event_seq = 0
+        self.admitted = 0
+        self.departed = 0
+        self.completed_total = 0
+        self.failed_total = 0
+        self.waiters = Waiters()
+        self.empty_waiters: list[Waiter] = []
+        self.clear()
+
+    def clear(self) -> None:
+        """Empties every structure that can be made anew from the records."""
+        self.ready = ReadyQueue()
+        self.delayed = DelayedIndex()
+        self.anchored = DelayedIndex()
+        self.active: dict[str, JobRecord] = {}
+        self.completed: OrderedDict[str, JobRecord] = OrderedDict()
+        self.counted: OrderedDict[str, JobRecord] = OrderedDict()
+        self.dead = DeadLetters()
+        self.custom_ids: dict[str, JobRecord] = {}
+
+    # -- pending jobs ------------------------------------------------------------------------
+
+    def place(self, record: JobRecord, now: int, seq: int | None = None) -> bool:
+        """Puts a pending record where it waits; says whether it is ready. `seq` is its old
+        admission number where it shall have its old place again."""
+        if seq is None:
+            self.seq += 1
+            seq = self.seq
+        if record.side is not None and record.side.anchored:
+            self.anchored.push(record, seq)
+            return False
+        if record.run_at_ms > now:
+            self.delayed.push(record, seq)
+            return False
+        self.ready.push(record, seq)
+        return True
+
+    def unplace(self, record: JobRecord) -> None:
+        """Takes a pending record out from where it waits."""
+        if self.delayed.holds(record):
+            self.delayed.remove(record)
+        elif self.anchored.holds(record):
+            self.anchored.remove(record)
+        else:
+            self.ready.remove(record)
+
+    def promote_due(self, now: int, wall: int) -> int:
+        """Moves what is due to the ready queue, at most 512; returns how many."""
+        due = self.delayed.take_due(now, MAX_PROMOTED) if self.delayed.members else []
+        if self.anchored.members and len(due) < MAX_PROMOTED:
+            for record in self.anchored.take_due(wall, MAX_PROMOTED - len(due)):
+                # from here on it lives by the timeline, in its place by how long it is due
+                record.run_at_ms = now - (wall - record.run_at_ms)
+                record.need_side().anchored = False
+                due.append(record)
+        for record in due:
+            self.seq += 1
+            record.entered_ms = record.run_at_ms
+            self.ready.push(record, self.seq)
+        return len(due)
+
+    def next_due(self, now: int, wall: int) -> int | None:
+        """The timeline moment at which the next job becomes ready by time alone."""
+        moments = []
+        if self.delayed.members:
+            moments.append(self.delayed.next_ms())
+        if self.anchored.members:
+            due = self.anchored.next_ms()
+            moments.append(None if due is None else now + max(0, due - wall))
+        return min((m for m in moments if m is not None), default=None)
+
+    @property
+    def pending(self) -> int:
+        """How many jobs wait, ready or delayed."""
+        return len(self.ready) + len(self.delayed.members) + len(self.anchored.members)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is pending or active."""
+        return not self.active and not self.pending
+
+    def settle_idle(self) -> None:
+        """Wakes those who wait for the queue to be empty, if it is."""
+        if self.empty_waiters and self.is_idle:
+            for waiter in self.empty_waiters:
+                waiter.wake()
+            self.empty_waiters.clear()
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def state_of(self, record: JobRecord, now: int, wall: int) -> JobState:
+        """The state as users see it, judged now."""
+        if record.state == PENDING:
+            anchored = record.side is not None and record.side.anchored
+            if record.run_at_ms > (wall if anchored else now):
+                return JobState.DELAYED
+            return JobState.PRIORITIZED if record.priority > 0 else JobState.WAITING
+        return _STATES.get(record.state, JobState.UNKNOWN)
+
+    def counts(self, now: int, wall: int) -> JobCounts:
+        """Counts by state, judged now; O(log n) and moves nothing."""
+        prioritized = self.ready.prioritized
+        waiting = len(self.ready) - prioritized
+        delayed = len(self.delayed.members) + len(self.anchored.members)
+        for index, moment in ((self.delayed, now), (self.anchored, wall)):
+            if index.members:
+                plain, high = index.count_due(moment)
+                waiting, prioritized = waiting + plain, prioritized + high
+                delayed -= plain + high
+        paused = 0
+        if self.paused:
+            paused, waiting, prioritized = waiting + prioritized, 0, 0
+        return JobCounts(
+            waiting=waiting,
+            prioritized=prioritized,
+            delayed=delayed,
+            active=len(self.active),
+            completed=len(self.completed),
+            failed=len(self.dead),
+            paused=paused,
+        )
+
+    def listing(
+        self, state: JobState, now: int, wall: int, *, newest_first: bool = False
+    ) -> Iterator[JobRecord]:
+        """The records in that state, in the order in which they entered it."""
+        if state in (JobState.WAITING, JobState.PRIORITIZED):
+            high = state is JobState.PRIORITIZED
+            ready = self.ready.entered(prioritized=high, newest_first=newest_first)
+            if not self.delayed.members and not self.anchored.members:
+                return ready
+            return merged(
+                ((r.entered_ms, r) for r in ready),
+                self.delayed.due(now, 0, prioritized=high, newest_first=newest_first),
+                self.anchored.due(wall, now - wall, prioritized=high, newest_first=newest_first),
+                newest_first=newest_first,
+            )
+        if state is JobState.DELAYED:
+            return merged(
+                self.delayed.waiting(now, newest_first=newest_first),
+                self.anchored.waiting(wall, newest_first=newest_first),
+                newest_first=newest_first,
+            )
+        if state is JobState.FAILED:
+            return self.dead.entries(newest_first=newest_first)
+        records: Iterable[JobRecord]
+        if state is JobState.ACTIVE:
+            records = self.active.values()
+            return iter(reversed(self.active.values()) if newest_first else records)
+        if state is JobState.COMPLETED:
+            records = self.completed.values()
+            return iter(reversed(self.completed.values()) if newest_first else records)
+        return iter(())
+
+    def check(self, now: int) -> None:
+        """Asserts its invariants and those of its parts."""
+        self.ready.check()
+        self.delayed.check()
+        self.anchored.check()
+        self.dead.check()
+        assert all(r.state == ACTIVE and r.delivery for r in self.active.values()), "active"
+        assert all(r.state == COMPLETED for r in self.completed.values()), "completed"
+        assert all(r.state in (COMPLETED, FAILED) for r in self.counted.values()), "counted"
+        for custom_id, record in self.custom_ids.items():
+            assert record.custom_id == custom_id and record.state != REMOVED, "custom id"
+        size = self.pending + len(self.active) + len(self.completed) + len(self.dead)
+        assert self.admitted - self.departed == size, (
+            f"{self.name}: {self.admitted} came, {self.departed} left, but {size} are here"
+        )
+        assert len(self.waiters) == len(set(self.waiters.line)), "a waiter stands twice in line"
+
+
+_STATES = {
+    ACTIVE: JobState.ACTIVE,
+    COMPLETED: JobState.COMPLETED,
+    FAILED: JobState.FAILED,
+}
+
+
+def finished_size(record: JobRecord) -> int:
+    """What a finished job counts against `max_completed_bytes`."""
+    return len(record.data) + max(0, record.result_size)
+
+
+def merged_listing(
+    queue: QueueState, states: Sequence[JobState], now: int, wall: int, *, newest_first: bool
+) -> Iterator[JobRecord]:
+    """The records in any of those states, in the order in which they entered them."""
+    if len(states) == 1:
+        return queue.listing(states[0], now, wall, newest_first=newest_first)
+    streams = [
+        ((_entered(r), r) for r in queue.listing(s, now, wall, newest_first=newest_first))
+        for s in states
+    ]
+    return merged(*streams, newest_first=newest_first)
+
+
+def _entered(record: JobRecord) -> int:
+    # a job that came due but was not moved yet entered its state when it came due
+    if record.state == PENDING and record.run_at_ms > record.entered_ms:
+        return record.run_at_ms
+    return record.entered_ms

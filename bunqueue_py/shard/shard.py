@@ -1,0 +1,96 @@
+"""A shard: the queues that hash to it, under one lock."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..errors import ForkedManagerError, ManagerClosedError
+from ..sync import SHARD, make_lock
+from .deadlines import Deadlines
+
+if TYPE_CHECKING:
+    from .queue_state import QueueState
+    from .waiters import Waiter
+
+OPEN, BROKEN, CLOSED, FORKED = range(4)
+
+
+class Shard:
+    """One lock and what it guards.
+
+    `gate` is OPEN while all is well. A critical section sets it to BROKEN before its first change
+    and back to OPEN after its last, so that an exception which lands between (Ctrl-C, MemoryError)
+    leaves a mark, and whoever comes next rebuilds first. CLOSED and FORKED refuse everybody.
+    `finished` and `finished_bytes` count the completed jobs that are kept;
+    `watched` maps job ids to those who wait for their outcome.
+    """
+
+    __slots__ = (
+        "after",
+        "deadlines",
+        "finished",
+        "finished_bytes",
+        "gate",
+        "index",
+        "lock",
+        "queues",
+        "watched",
+    )
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.lock = make_lock(f"shard {index}", SHARD + index)
+        self.gate = OPEN
+        self.queues: dict[str, QueueState] = {}
+        self.deadlines = Deadlines()
+        self.finished = 0
+        self.finished_bytes = 0
+        self.watched: dict[str, list[Watcher]] = {}
+        self.after: deque[Callable[[], None]] = deque()
+
+    def call_after(self) -> None:
+        """Makes the calls that wait for the lock's release; called without it."""
+        while self.after:
+            try:
+                call = self.after.popleft()
+            except IndexError:  # another thread made it
+                return
+            call()
+
+    def refuse(self) -> None:
+        """Raises what a closed or forked shard answers."""
+        if self.gate == FORKED:
+            raise ForkedManagerError(
+                "this manager was opened before the process forked; open a new QueueManager in "
+                "the child"
+            )
+        if self.gate == CLOSED:
+            raise ManagerClosedError("this manager is closed; open a new QueueManager")
+
+
+class Watcher:
+    """One who waits for a job's outcome; resolved once, under the shard's lock.
+
+    `outcome` is then ("completed", encoded result or None), ("evicted", None),
+    ("failed", Failure), ("removed", None) or ("closed", None). A thread waits on `waiter`; for a
+    coroutine `loop_call` wakes its loop, which is foreign code: it is left in the shard's `after`
+    for whoever releases the lock.
+    """
+
+    __slots__ = ("loop_call", "outcome", "waiter")
+
+    def __init__(self, waiter: Waiter | None, loop_call: Callable[[], None] | None = None) -> None:
+        self.waiter = waiter
+        self.loop_call = loop_call
+        self.outcome: tuple[str, object] | None = None
+
+    def resolve(self, shard: Shard, kind: str, value: object) -> None:
+        """Sets the outcome and wakes whoever waits."""
+        if self.outcome is None:
+            self.outcome = (kind, value)
+            if self.waiter is not None:
+                self.waiter.wake()
+            if self.loop_call is not None:
+                shard.after.append(self.loop_call)

@@ -1,0 +1,58 @@
+"""Which shard a queue belongs to, and how several shards are taken together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from .queue_state import QueueState
+from .shard import Shard
+
+
+def fnv1a32(data: bytes) -> int:
+    """The 32-bit FNV-1a hash (Fowler, Noll, Vo; offset basis 2166136261, prime 16777619).
+
+    >>> hex(fnv1a32(b"a"))
+    '0xe40c292c'
+    """
+    value = 0x811C9DC5
+    for byte in data:
+        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return value
+
+
+class ShardMap:
+    """All shards; their number is a power of two and never changes."""
+
+    __slots__ = ("_mask", "shards")
+
+    def __init__(self, count: int) -> None:
+        self.shards = tuple(Shard(i) for i in range(count))
+        self._mask = count - 1
+
+    def of(self, queue: str) -> Shard:
+        """The shard of a queue name."""
+        return self.shards[fnv1a32(queue.encode()) & self._mask]
+
+    def queue(self, queues: dict[str, QueueState], name: str) -> tuple[QueueState, bool]:
+        """The queue of that (checked) name and whether it was made just now; registers it in
+        `queues`. Takes the shard's lock."""
+        shard = self.of(name)
+        with shard.lock:
+            found = shard.queues.get(name)
+            if found is not None:
+                queues[name] = found
+                return found, False
+            shard.refuse()
+            made = QueueState(name, shard)
+            shard.queues[name] = made
+            queues[name] = made
+            return made, True
+
+    @contextmanager
+    def all_locked(self) -> Iterator[tuple[Shard, ...]]:
+        """Holds every shard's lock, taken in ascending order."""
+        with ExitStack() as stack:
+            for shard in self.shards:
+                stack.enter_context(shard.lock)
+            yield self.shards

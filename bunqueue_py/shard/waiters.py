@@ -1,0 +1,73 @@
+"""Threads that wait for a job. Guarded, but for the wait itself."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+
+class Waiter:
+    """One waiting thread, reusable from wait to wait: a plain lock that is released to wake it."""
+
+    __slots__ = ("cancelled", "lock", "woken")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.lock.acquire()
+        self.woken = False
+        self.cancelled = False
+
+    def wake(self) -> None:
+        """Ends the wait that is under way, or the next one."""
+        if not self.woken:
+            self.woken = True
+            self.lock.release()
+
+    def rearm(self) -> None:
+        """Makes it ready for another wait; the caller knows that no wake is under way."""
+        if self.woken:
+            self.lock.acquire(False)
+            self.woken = False
+
+
+class Waiters:
+    """Waiting threads, first come first served. The head alone holds the timer for the next due
+    moment, `timer_ms`."""
+
+    __slots__ = ("line", "timer_ms")
+
+    def __init__(self) -> None:
+        self.line: deque[Waiter] = deque()
+        self.timer_ms: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+    def join(self, waiter: Waiter, *, first: bool) -> None:
+        """Lines up, in front if it had been woken and found nothing."""
+        waiter.rearm()
+        if first:
+            self.line.appendleft(waiter)
+        else:
+            self.line.append(waiter)
+
+    def leave(self, waiter: Waiter) -> None:
+        """Steps out of the line; does nothing if it was woken and stands there no longer."""
+        if self.line and self.line[0] is waiter:
+            self.line.popleft()
+            self.timer_ms = None
+        elif waiter in self.line:
+            self.line.remove(waiter)
+
+    def wake(self, n: int = 1) -> None:
+        """Wakes the first n, or all there are."""
+        line = self.line
+        self.timer_ms = None
+        while n > 0 and line:
+            line.popleft().wake()
+            n -= 1
+
+    def due(self, moment_ms: int) -> None:
+        """A job becomes ready at that moment: has the head look again if its timer is later."""
+        if self.line and (self.timer_ms is None or moment_ms < self.timer_ms):
+            self.wake(1)

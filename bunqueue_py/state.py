@@ -1,0 +1,77 @@
+"""`State`: every noun of one manager, wired together. No methods: the verbs are in `ops`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .clock import Clock
+from .config import ManagerConfig
+from .ids import Ids
+from .model.job import JobRecord, JobSnapshot
+from .model.options import OptionsCache
+from .shard.queue_state import QueueState
+from .shard.shard_map import ShardMap
+from .stores.alarm import Alarm
+from .stores.results import ProofStore, ResultStore
+from .stores.subscriptions import Subscriptions
+from .sync import AnyLock, make_lock
+
+RETENTION_RANK = 15
+
+
+@dataclass(frozen=True)
+class State:
+    """What one manager holds. `index` maps a job id to its record and is written under the
+    owning shard's lock; `queues` maps a name to its queue. `alarm` is the scheduler's, `beat` the
+    workers'. `new_id`, `now` and their like are bound here once for the hot path."""
+
+    config: ManagerConfig
+    clock: Clock
+    ids: Ids
+    now: Callable[[], int]
+    wall: Callable[[], int]
+    new_id: Callable[[], str]
+    new_token: Callable[[], str]
+    dumps: Callable[[Any], bytes]
+    loads: Callable[[bytes], Any]
+    snapshot: Callable[..., JobSnapshot]
+    options: OptionsCache
+    index: dict[str, JobRecord]
+    queues: dict[str, QueueState]
+    shards: ShardMap
+    results: ResultStore
+    proofs: ProofStore
+    events: Subscriptions
+    alarm: Alarm
+    beat: Alarm
+    retention: AnyLock
+
+
+def build_state(
+    config: ManagerConfig, clock: Clock, ids: Ids, snapshot: Callable[..., JobSnapshot]
+) -> State:
+    """A fresh, empty state. `snapshot(record, state, duplicate=False)` makes what users hold."""
+    return State(
+        config=config,
+        clock=clock,
+        ids=ids,
+        now=clock.timeline_ms,
+        wall=clock.wall_ms,
+        new_id=ids.job_id,
+        new_token=ids.token,
+        dumps=config.serializer.dumps,
+        loads=config.serializer.loads,
+        snapshot=snapshot,
+        options=OptionsCache(),
+        index={},
+        queues={},
+        shards=ShardMap(config.shard_count()),
+        results=ResultStore(config.keep_results),
+        proofs=ProofStore(),
+        events=Subscriptions(),
+        alarm=Alarm(),
+        beat=Alarm(),
+        retention=make_lock("retention", RETENTION_RANK),
+    )

@@ -1,0 +1,1 @@
+"""Where the state survives: in memory only, for now."""

@@ -1,0 +1,1 @@
+"""Leaf nouns: they lock themselves and call nothing."""

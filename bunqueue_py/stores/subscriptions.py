@@ -1,0 +1,44 @@
+"""Who listens to the events of which queues. Leaf noun."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..model.events import Mailbox, RawEvent
+from ..sync import LEAF, make_lock
+
+
+class Subscriptions:
+    """The mailboxes of all listeners. `any` is what the hot path tests: with no listener an
+    event costs that one look."""
+
+    def __init__(self) -> None:
+        self._lock = make_lock("subscriptions", LEAF)
+        self._entries: tuple[tuple[str | None, frozenset[str] | None, Mailbox], ...] = ()
+        self.any = False
+
+    def add(
+        self, mailbox: Mailbox, queue: str | None, types: frozenset[str] | None
+    ) -> Callable[[], None]:
+        """Has the mailbox hear those events (`None`: all); returns what ends it."""
+        entry = (queue, types, mailbox)
+        with self._lock:
+            self._entries = (*self._entries, entry)
+            self.any = True
+
+        def remove() -> None:
+            with self._lock:
+                self._entries = tuple(e for e in self._entries if e is not entry)
+                self.any = bool(self._entries)
+
+        return remove
+
+    def publish(self, event: RawEvent) -> None:
+        """Appends the event to every mailbox that wants it; called under the shard's lock."""
+        for queue, types, mailbox in self._entries:
+            if (queue is None or queue == event[1]) and (types is None or event[0] in types):
+                mailbox.offer(event)
+
+    def mailboxes(self) -> list[Mailbox]:
+        """All of them, in the order of subscription."""
+        return [mailbox for _, _, mailbox in self._entries]

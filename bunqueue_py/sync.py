@@ -1,0 +1,129 @@
+"""Every lock by name and rank, and the one place that starts threads.
+
+| rank  | lock                                  | may take while held               |
+| ----- | ------------------------------------- | --------------------------------- |
+| 10    | manager lifecycle                     | all below                         |
+| 20    | one worker's own state                | nothing above 1000, no shard      |
+| 100+i | shard i                               | leaves; several only ascending    |
+| 1000  | leaves: stores, buffers, loops        | nothing                           |
+
+With `BUNQUEUE_CHECK_LOCKS=1` in the environment when a lock is made, it checks this table at every
+use and raises `LockOrderError`; otherwise it is a plain `threading.Lock`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol
+
+MANAGER = 10
+WORKER = 20
+SHARD = 100
+LEAF = 1000
+
+
+class LockOrderError(RuntimeError):
+    """A lock was taken against the table above, or twice by one thread."""
+
+
+class AnyLock(Protocol):
+    """What a plain and a checking lock share."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+    def release(self) -> None: ...
+    def locked(self) -> bool: ...
+    def __enter__(self) -> bool: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class _Held(threading.local):
+    def __init__(self) -> None:
+        self.locks: list[CheckingLock] = []
+
+
+_held = _Held()
+
+
+class CheckingLock:
+    """A lock that knows its rank and complains when the order is broken."""
+
+    __slots__ = ("_inner", "name", "rank")
+
+    def __init__(self, name: str, rank: int) -> None:
+        self._inner = threading.Lock()
+        self.name = name
+        self.rank = rank
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        held = _held.locks
+        if held and blocking:
+            last = held[-1]
+            if any(lock is self for lock in held):
+                raise LockOrderError(f"{self.name} (rank {self.rank}) is taken twice by one thread")
+            if self.rank <= last.rank:
+                raise LockOrderError(
+                    f"{self.name} (rank {self.rank}) is taken while {last.name} "
+                    f"(rank {last.rank}) is held"
+                )
+            if last.rank == WORKER and self.rank < LEAF:
+                raise LockOrderError(
+                    f"{self.name} (rank {self.rank}) is taken while {last.name} is held: "
+                    "under a worker's own lock only leaves may be taken"
+                )
+        taken = self._inner.acquire(blocking, timeout)
+        if taken:
+            held.append(self)
+        return taken
+
+    def release(self) -> None:
+        held = _held.locks
+        if self in held:
+            held.remove(self)
+        self._inner.release()
+
+    def locked(self) -> bool:
+        return self._inner.locked()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"<CheckingLock {self.name} rank {self.rank}>"
+
+
+def make_lock(name: str, rank: int) -> AnyLock:
+    """A lock of that rank: plain, or checking when `BUNQUEUE_CHECK_LOCKS=1`."""
+    if os.environ.get("BUNQUEUE_CHECK_LOCKS") == "1":
+        return CheckingLock(name, rank)
+    return threading.Lock()
+
+
+def nothing_held() -> None:
+    """Raises `LockOrderError` if this thread holds a checking lock: called where foreign code is
+    about to run."""
+    if _held.locks:
+        names = ", ".join(lock.name for lock in _held.locks)
+        raise LockOrderError(f"foreign code is about to run while {names} is held")
+
+
+def spawn(name: str, target: Callable[[], None]) -> threading.Thread:
+    """Starts and returns a daemon thread named `bunqueue-<name>`; its owner, the caller, joins it."""
+    thread = threading.Thread(target=target, name=f"bunqueue-{name}", daemon=True)
+    thread.start()
+    return thread

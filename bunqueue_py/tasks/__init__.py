@@ -1,0 +1,1 @@
+"""Background duties: each is a tick that does one bounded pass and says when it is next due."""

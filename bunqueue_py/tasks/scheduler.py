@@ -1,0 +1,113 @@
+"""The loop that background duties share: it alone sleeps, wakes, counts errors and stops."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..clock import Clock
+from ..errors import ManagerClosedError
+from ..stores.alarm import Alarm
+from ..sync import LEAF, make_lock, spawn
+
+_log = logging.getLogger("bunqueue_py.tasks")
+
+FIRST_RETRY_MS = 1_000
+LAST_RETRY_MS = 60_000
+
+
+class Report(NamedTuple):
+    """What a pass did, and when the next is due (timeline ms; `None`: not until it is armed)."""
+
+    done: int
+    next_due: int | None
+
+
+class Task:
+    """A tick and what became of it. After a failure it is retried with a growing delay."""
+
+    def __init__(self, name: str, tick: Callable[[], Report]) -> None:
+        self.name = name
+        self.tick = tick
+        self.failures = 0
+
+    def run(self, now: int) -> Report:
+        """One pass; what it raises is logged, and costs the other tasks nothing."""
+        try:
+            report = self.tick()
+        except ManagerClosedError:
+            return Report(0, None)
+        except Exception:  # a duty that breaks must not end the loop that carries the others
+            self.failures += 1
+            delay = min(FIRST_RETRY_MS << min(self.failures - 1, 10), LAST_RETRY_MS)
+            _log.exception("background task %r failed; it is tried again", self.name)
+            return Report(0, now + delay)
+        self.failures = 0
+        return report
+
+
+class TaskLoop:
+    """Runs its tasks when its alarm says so, on one thread named `bunqueue-<name>` that starts
+    with the first need; or, without a thread, whenever `run_pass` is called."""
+
+    def __init__(self, name: str, clock: Clock, alarm: Alarm, *, threaded: bool) -> None:
+        self._name = name
+        self._clock = clock
+        self._alarm = alarm
+        self._lock = make_lock(f"loop {name}", LEAF)
+        self._tasks: tuple[Task, ...] = ()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        alarm.served = not threaded
+        alarm.start = self.start
+
+    def add(self, task: Task) -> None:
+        """Adds a task; it runs from the next pass on."""
+        with self._lock:
+            self._tasks = (*self._tasks, task)
+
+    def remove(self, task: Task) -> None:
+        """Takes a task out; a pass that is under way may still run it once."""
+        with self._lock:
+            self._tasks = tuple(t for t in self._tasks if t is not task)
+
+    def start(self) -> None:
+        """Starts the thread if it is wanted and does not run yet."""
+        with self._lock:
+            if self._alarm.served or self._stopping:
+                return
+            self._alarm.served = True
+        self._thread = spawn(self._name, self._run)
+
+    def run_pass(self) -> int:
+        """One pass over all tasks; sets the alarm to the earliest next due moment."""
+        self._alarm.clear()
+        now = self._clock.timeline_ms()
+        done = 0
+        for task in self._tasks:
+            report = task.run(now)
+            done += report.done
+            if report.next_due is not None:
+                self._alarm.set(report.next_due)
+        return done
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Ends the thread; says whether it ended in time. Safe before start and twice, and from
+        within the thread itself, which then ends after its pass."""
+        with self._lock:
+            self._stopping = True
+        self._alarm.ring()
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        thread.join(timeout)
+        return not thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            if self._alarm.due_ms <= self._clock.timeline_ms():
+                self.run_pass()
+            if not self._stopping:
+                self._alarm.sleep(self._clock)

@@ -1,0 +1,56 @@
+"""A clock that moves only when a test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from threading import Lock
+
+from ..durations import moment_to_ms, ms_to_moment
+from ..errors import BunqueueError, ValidationError
+
+_START = datetime(2030, 1, 1, tzinfo=timezone.utc)
+
+
+class VirtualClock:
+    """Stands still until `advance`. The wall clock can be set apart from the timeline.
+
+    >>> clock = VirtualClock()
+    >>> clock.advance(days=3)
+    >>> clock.now.isoformat()
+    '2030-01-04T00:00:00+00:00'
+    """
+
+    def __init__(self, start: datetime = _START) -> None:
+        self._now = moment_to_ms(start, "start")
+        self._offset = 0
+        self.timeline_ms: Callable[[], int] = lambda: self._now
+        self.wall_ms: Callable[[], int] = lambda: self._now + self._offset
+
+    @property
+    def now(self) -> datetime:
+        """The timeline's moment."""
+        return ms_to_moment(self._now)
+
+    def advance(self, **parts: float) -> None:
+        """Moves the timeline and the wall clock forward by `timedelta(**parts)`."""
+        ms = timedelta(**parts) // timedelta(milliseconds=1)
+        if ms < 0:
+            raise ValidationError("the timeline never goes back; use set_wall_clock for that")
+        self._now += ms
+
+    def set_wall_clock(self, moment: datetime) -> None:
+        """A jump of the wall clock alone."""
+        self._offset = moment_to_ms(moment, "moment") - self._now
+
+    def wait(self, lock: Lock, timeout_ms: int | None) -> bool:
+        """Takes the lock if it is free. Otherwise a wait on this clock could never end: raises
+        at once and says so, unless its time is up already."""
+        if lock.acquire(False):
+            return True
+        if timeout_ms is not None and timeout_ms <= 0:
+            return False
+        raise BunqueueError(
+            "this wait can never end: the virtual clock stands still and nothing is due now. "
+            "advance() the clock and run_pending() before waiting"
+        )

@@ -1,0 +1,118 @@
+"""The small public values: states, reasons, counts, outcomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+
+Duration = int | float | timedelta
+"""Seconds (`int` or `float`) or a `timedelta`; rounded up to a millisecond."""
+
+
+class JobState(str, Enum):
+    """Where a job is. Members are strings: `JobState.WAITING == "waiting"`."""
+
+    WAITING = "waiting"
+    PRIORITIZED = "prioritized"
+    DELAYED = "delayed"
+    WAITING_CHILDREN = "waiting-children"
+    ACTIVE = "active"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    PAUSED = "paused"
+    UNKNOWN = "unknown"
+
+    __str__ = str.__str__
+
+
+class FailureReason(str, Enum):
+    """Why a job failed for good. Members are strings."""
+
+    MAX_ATTEMPTS_EXCEEDED = "max_attempts_exceeded"
+    UNRECOVERABLE = "unrecoverable"
+    TIMEOUT = "timeout"
+    STALLED = "stalled"
+    WORKER_LOST = "worker_lost"
+    TTL_EXPIRED = "ttl_expired"
+    DEPENDENCY_FAILED = "dependency_failed"
+    DISCARDED = "discarded"
+    CANCELLED = "cancelled"
+    UNDECODABLE = "undecodable"
+    UNKNOWN = "unknown"
+
+    __str__ = str.__str__
+
+
+@dataclass(frozen=True)
+class JobCounts:
+    """How many jobs are in each state; `paused` are the ready jobs of paused queues.
+
+    >>> JobCounts(waiting=2, active=1).total
+    3
+    """
+
+    waiting: int = 0
+    prioritized: int = 0
+    delayed: int = 0
+    waiting_children: int = 0
+    active: int = 0
+    completed: int = 0
+    failed: int = 0
+    paused: int = 0
+
+    @property
+    def total(self) -> int:
+        """The sum over all states."""
+        return (
+            self.waiting
+            + self.prioritized
+            + self.delayed
+            + self.waiting_children
+            + self.active
+            + self.completed
+            + self.failed
+            + self.paused
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an `ack` or `fail` did. `reason` is `None` when it was applied, else
+    `lock_lost`, `already_finalized` or `gone`."""
+
+    applied: bool
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class KeepJobs:
+    """Retention of one finished job. `count`: the queue keeps its newest `count` finished jobs
+    that carry a count (0 to 1,000,000); `age`: this job is removed that long after it finished.
+
+    >>> KeepJobs(count=100, age=3600)
+    KeepJobs(count=100, age=3600)
+    """
+
+    count: int | None = None
+    age: Duration | None = None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One run of a job that did not succeed. `duration` in seconds."""
+
+    attempt: int
+    started_at: datetime | None
+    failed_at: datetime
+    reason: str
+    error: str
+    duration: float | None
+
+
+@dataclass(frozen=True)
+class TimelineEntry:
+    """One step of a job's life: what it entered, and when."""
+
+    state: str
+    at: datetime
