@@ -64,6 +64,4 @@ class ManagerConfig:
 
 def _in_bounds(name: str, value: object, low: int, high: int) -> None:
     if type(value) is not int or not low <= value <= high:
-        raise ValidationError(
-            f"{name} must be an int from {low:,} to {high:,}, not {shown(value)}"
-        )
+        raise ValidationError(f"{name} must be an int from {low:,} to {high:,}, not {shown(value)}")

@@ -1,4 +1,4 @@
-"""Every error that the library raises, under one root and under the builtin a caller would catch."""
+"""Every error the library raises, under one root and under the builtin a caller would catch."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ class DuplicateJobError(BunqueueError):
 class JobFailedError(BunqueueError):
     """The awaited job failed for good. Attributes: `job_id`, `reason`, `error`, `stacktrace`."""
 
-    def __init__(self, job_id: str, reason: str, error: str, stacktrace: Sequence[str] = ()) -> None:
+    def __init__(
+        self, job_id: str, reason: str, error: str, stacktrace: Sequence[str] = ()
+    ) -> None:
         super().__init__(f"job {job_id} failed ({reason}): {error}")
         self.job_id = job_id
         self.reason = reason

@@ -86,10 +86,13 @@ class QueueManager:
             raise ValidationError(f"config must be a ManagerConfig, not {shown(config)}")
         checked_bool(background, "background")
         state = build_state(
-            config or ManagerConfig(), clock or SystemClock(), _ids or SystemIds(), partial(Job, self)
+            config or ManagerConfig(),
+            clock or SystemClock(),
+            _ids or SystemIds(),
+            partial(Job, self),
         )
         self._state: State = state
-        #: Encoded data as a value; the serializer's own function, because every `job.data` calls it.
+        #: Encoded data as a value: the serializer's own function, as every `job.data` calls it.
         self.decode: Callable[[bytes], Any] = state.loads
         self._lifecycle = make_lock("manager lifecycle", MANAGER)
         self._closed: threading.Event | None = None
@@ -256,7 +259,7 @@ class QueueManager:
         Raises `LockError` for a token that is missing or was never issued for the job.
         """
         if job.__class__ is Job and token is None:
-            job_id, token = job._id, job.token  # type: ignore[union-attr]
+            job_id, token = job._id, job.token
         else:
             job_id, token = _identify(job, token)
         data = None
@@ -291,14 +294,10 @@ class QueueManager:
 
     def _unserializable(self, job_id: str, token: str | None, error: Exception) -> Outcome:
         text, stack = describe(error)
-        outcome, _ = fail.fail(
-            self._state, job_id, token, text, stack, error, unrecoverable=True
-        )
+        outcome, _ = fail.fail(self._state, job_id, token, text, stack, error, unrecoverable=True)
         return Outcome(False, "unserializable") if outcome.applied else outcome
 
-    def _unserializable_in_batch(
-        self, job_id: str, token: str | None, error: Exception
-    ) -> Outcome:
+    def _unserializable_in_batch(self, job_id: str, token: str | None, error: Exception) -> Outcome:
         try:
             return self._unserializable(job_id, token, error)
         except LockError:
@@ -336,9 +335,7 @@ class QueueManager:
         """`heartbeat` for up to 100,000 pulled jobs; a token never issued answers False."""
         return leases.renew_batch(self._state, [_identify(job, None) for job in _bounded(jobs)])
 
-    def extend_lock(
-        self, job: Job | str, duration: Duration, *, token: str | None = None
-    ) -> bool:
+    def extend_lock(self, job: Job | str, duration: Duration, *, token: str | None = None) -> bool:
         """Holds a pulled job for `duration` from now, and so at each heartbeat; False if its
         lock was lost."""
         job_id, token = _identify(job, token)
@@ -541,7 +538,7 @@ def _disown_in_children(state: State) -> None:
 def _queue_name(queue: Any) -> str:
     """The name of a queue given as a name or as a `Queue`."""
     if queue.__class__ is str:
-        return queue  # type: ignore[no-any-return]
+        return queue
     name = getattr(queue, "name", queue)
     return checked_queue_name(name)
 
@@ -558,8 +555,8 @@ def _identify(job: Any, token: str | None) -> tuple[str, str | None]:
 
 
 def _lease_ms(duration: Duration | None) -> int | None:
-    if duration.__class__ is int and 0 < duration <= 86_400:  # type: ignore[operator]
-        return duration * 1000  # type: ignore[operator, return-value]
+    if duration.__class__ is int and 0 < duration <= 86_400:
+        return duration * 1000
     return None if duration is None else to_ms(duration, "lock_duration", zero=False)
 
 

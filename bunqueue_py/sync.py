@@ -123,7 +123,7 @@ def nothing_held() -> None:
 
 
 def spawn(name: str, target: Callable[[], None]) -> threading.Thread:
-    """Starts and returns a daemon thread named `bunqueue-<name>`; its owner, the caller, joins it."""
+    """Starts and returns a daemon thread named `bunqueue-<name>`; the caller owns and joins it."""
     thread = threading.Thread(target=target, name=f"bunqueue-{name}", daemon=True)
     thread.start()
     return thread

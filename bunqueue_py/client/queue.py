@@ -7,8 +7,8 @@ from typing import Any
 
 from typing_extensions import Unpack
 
-from ..errors import ValidationError
 from ..durations import shown
+from ..errors import ValidationError
 from ..model.options import JobOptions, JobSpec, check_known, checked_queue_name
 from ..types import Duration, JobCounts, JobState
 from .job import Job

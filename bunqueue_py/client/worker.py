@@ -143,7 +143,8 @@ class Worker:
         self._backend.attach(self, self._beat)
         for i, slot in enumerate(self._slots):
             slot.thread = spawn(
-                f"{self.name}-{i}", lambda slot=slot: self._serve(slot)  # type: ignore[misc]
+                f"{self.name}-{i}",
+                lambda slot=slot: self._serve(slot),  # type: ignore[misc]
             )
         return self
 

@@ -57,9 +57,7 @@ def ack(state: State, job_id: str, token: str | None, data: bytes | None) -> Out
     return APPLIED
 
 
-def ack_batch(
-    state: State, items: Sequence[tuple[str, str | None, bytes | None]]
-) -> list[Outcome]:
+def ack_batch(state: State, items: Sequence[tuple[str, str | None, bytes | None]]) -> list[Outcome]:
     """Like `ack` for each, in order, with one hold of the lock for each run of items of one
     queue; an item whose token was never issued answers `not_issued`."""
     outcomes: list[Outcome] = []
@@ -90,14 +88,14 @@ def _ack_run(
         if shard.gate:
             enter(state, shard)
         now = state.now()
-        for position in range(position, len(items)):
-            job_id, token, data = items[position]
+        for i in range(position, len(items)):
+            job_id, token, data = items[i]
             record = index.get(job_id)
             if record is None:
                 outcomes.append(GONE)
                 continue
             if record.queue is not queue:
-                return position
+                return i
             delivery = record.delivery
             if delivery is None or delivery.token != token:
                 refused = judge_token(record, token, late_ack=True)
@@ -121,9 +119,10 @@ def judge_token(record: JobRecord, token: str | None, *, late_ack: bool) -> Outc
     if record.state == REMOVED:
         return GONE
     delivery = record.delivery
-    if delivery is not None:
-        if token == delivery.token or (token is None and delivery.lease_ms is None):
-            return None
+    if delivery is not None and (
+        token == delivery.token or (token is None and delivery.lease_ms is None)
+    ):
+        return None
     issued, by_sweep = record.issued(token)
     if not issued:
         return NOT_ISSUED

@@ -206,9 +206,7 @@ def dead_entries(
             if i >= offset + limit:
                 break
             if i >= offset:
-                views.append(
-                    state.snapshot(record, queue.state_of(record, now, wall)).detach()
-                )
+                views.append(state.snapshot(record, queue.state_of(record, now, wall)).detach())
         return views, len(queue.dead)
 
 

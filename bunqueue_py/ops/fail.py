@@ -127,9 +127,7 @@ def end_run(
     return verdict
 
 
-def announce(
-    state: State, queue: QueueState, record: JobRecord, now: int, *, ready: bool
-) -> None:
+def announce(state: State, queue: QueueState, record: JobRecord, now: int, *, ready: bool) -> None:
     """A job is back among the pending: wakes whom that concerns."""
     if queue.waiters.line and not queue.paused:
         if ready:

@@ -95,9 +95,7 @@ def release(state: State, job_id: str, token: str | None, delay_ms: int) -> bool
     return False
 
 
-def give_back(
-    state: State, queue: QueueState, record: JobRecord, now: int, delay_ms: int
-) -> None:
+def give_back(state: State, queue: QueueState, record: JobRecord, now: int, delay_ms: int) -> None:
     """The active job is pending again, no attempt charged; its shard is held."""
     delivery = record.delivery
     del queue.active[record.id]
@@ -204,7 +202,9 @@ def _renewed(shard: Shard, entry: Entry, now: int) -> bool:
 def _failure_of(kind: int, delivery: Delivery) -> Failure:
     if kind == TIMEOUT:
         allowed = delivery.record.options.timeout_ms or 0
-        return Failure(FailureReason.TIMEOUT, f"ran longer than its timeout of {allowed / 1000:g} s")
+        return Failure(
+            FailureReason.TIMEOUT, f"ran longer than its timeout of {allowed / 1000:g} s"
+        )
     held = "" if delivery.owner is None else f" of {bounded(delivery.owner, 300)}"
     return Failure(
         FailureReason.STALLED,
@@ -212,9 +212,7 @@ def _failure_of(kind: int, delivery: Delivery) -> Failure:
     )
 
 
-def _apply(
-    state: State, shard: Shard, plans: Sequence[tuple[Entry, int, Failure | None]]
-) -> None:
+def _apply(state: State, shard: Shard, plans: Sequence[tuple[Entry, int, Failure | None]]) -> None:
     with shard.lock:
         if shard.gate:
             enter(state, shard)

@@ -54,9 +54,7 @@ def pull(
         state.alarm.start()
     if views or timeout_ms == 0:
         return views
-    return _wait(
-        state, queue, limit, timeout_ms, lease_ms, owner, waiter or Waiter(), claim=claim
-    )
+    return _wait(state, queue, limit, timeout_ms, lease_ms, owner, waiter or Waiter(), claim=claim)
 
 
 def pull_one(

@@ -44,9 +44,7 @@ def rebuild(state: State, shard: Shard) -> None:
     shard.gate = OPEN
 
 
-def _rebuild_queue(
-    state: State, queue: QueueState, records: list[JobRecord], now: int
-) -> None:
+def _rebuild_queue(state: State, queue: QueueState, records: list[JobRecord], now: int) -> None:
     queue.clear()
     # a record whose remove() was reached, but not its leaving the index
     for record in [r for r in records if r.state > FAILED]:
@@ -80,9 +78,7 @@ def _rebuild_queue(
             _rebuild_custom_id(queue, record)
     for record in [r for r in records if r.state in (COMPLETED, FAILED)]:
         options = record.options
-        keep = (
-            options.remove_on_complete if record.state == COMPLETED else options.remove_on_fail
-        )
+        keep = options.remove_on_complete if record.state == COMPLETED else options.remove_on_fail
         if keep is True:
             forget(state, queue, record, remember=True)
         elif isinstance(keep, Keep):

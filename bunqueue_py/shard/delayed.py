@@ -82,9 +82,7 @@ class DelayedIndex:
         for key in keys.islice(0, bound, reverse=newest_first):
             yield (key >> SEQ_BITS) + shift, self.members[key]
 
-    def waiting(
-        self, now: int, *, newest_first: bool = False
-    ) -> Iterator[tuple[int, JobRecord]]:
+    def waiting(self, now: int, *, newest_first: bool = False) -> Iterator[tuple[int, JobRecord]]:
         """Those that are not due with the moment at which they came in, in that order."""
         members: Iterable[JobRecord] = self.members.values()
         if newest_first:

@@ -174,9 +174,9 @@ class ReadyQueue:
         assert self.prioritized == sum(r.priority > 0 for r in self.members.values())
         assert all(r.state == PENDING for r in self.members.values()), "a member not pending"
         assert all(r.state == PENDING for r in live), "a job in the lane that is not pending"
-        assert all(
-            self.heap[(i - 1) >> 1] <= key for i, key in enumerate(self.heap) if i
-        ), "heap order"
+        assert all(self.heap[(i - 1) >> 1] <= key for i, key in enumerate(self.heap) if i), (
+            "heap order"
+        )
 
 
 def merged(
