@@ -40,7 +40,6 @@ from .model.options import (
 from .ops import ack as ops_ack
 from .ops import close as ops_close
 from .ops import control, fail, leases, pull, push, query, wait
-from .ops.ack import Settled
 from .shard.shard import FORKED
 from .state import State, build_state
 from .storage.memory import MemoryStorage
@@ -276,19 +275,22 @@ class QueueManager:
         outcomes: list[Outcome | None] = []
         settled = []
         dumps, bound = self._state.dumps, self._state.config.max_data_bytes
-        for item in _bounded(items):
-            job_id, token = _identify(item.job, item.token)
+        for job, result, token in _bounded(items):
+            if job.__class__ is Job and token is None:
+                job_id, token = job._id, job.token
+            else:
+                job_id, token = _identify(job, token)
             data = None
-            if item.result is not None:
+            if result is not None:
                 try:
-                    data = dumps(item.result)
+                    data = dumps(result)
                     if len(data) > bound:
-                        data = push.encode(self._state, item.result, "the result")
+                        raise push.too_large(self._state, "the result", len(data))
                 except Exception as error:  # as in ack
                     outcomes.append(self._unserializable_in_batch(job_id, token, error))
                     continue
             outcomes.append(None)
-            settled.append(Settled(job_id, token, data))
+            settled.append((job_id, token, data))
         answers = iter(ops_ack.ack_batch(self._state, settled))
         return [next(answers) if outcome is None else outcome for outcome in outcomes]
 

@@ -13,7 +13,7 @@ from .model.job import JobRecord, JobSnapshot
 from .model.options import OptionsCache
 from .shard.queue_state import QueueState
 from .shard.shard_map import ShardMap
-from .stores.alarm import Alarm
+from .stores.alarm import NEVER, Alarm
 from .stores.results import ProofStore, ResultStore
 from .stores.subscriptions import Subscriptions
 from .sync import AnyLock, make_lock
@@ -23,9 +23,13 @@ RETENTION_RANK = 15
 
 @dataclass(frozen=True)
 class State:
-    """What one manager holds. `index` maps a job id to its record and is written under the
-    owning shard's lock; `queues` maps a name to its queue. `alarm` is the scheduler's, `beat` the
-    workers'. `new_id`, `now` and their like are bound here once for the hot path."""
+    """What one manager holds.
+
+    `index` maps a job id to its record and is written under the owning shard's lock; `queues`
+    maps a name to its queue. `alarm` is the scheduler's, `beat` the workers'. A shard with more
+    than `trim_at` completed jobs may have too many. `now`, `new_id` and their like are bound here
+    once for the hot path.
+    """
 
     config: ManagerConfig
     clock: Clock
@@ -47,12 +51,15 @@ class State:
     alarm: Alarm
     beat: Alarm
     retention: AnyLock
+    max_data_bytes: int
+    trim_at: int
 
 
 def build_state(
     config: ManagerConfig, clock: Clock, ids: Ids, snapshot: Callable[..., JobSnapshot]
 ) -> State:
     """A fresh, empty state. `snapshot(record, state, duplicate=False)` makes what users hold."""
+    keep = config.keep_completed
     return State(
         config=config,
         clock=clock,
@@ -74,4 +81,6 @@ def build_state(
         alarm=Alarm(),
         beat=Alarm(),
         retention=make_lock("retention", RETENTION_RANK),
+        max_data_bytes=config.max_data_bytes,
+        trim_at=NEVER if keep is None else keep // config.shard_count(),
     )

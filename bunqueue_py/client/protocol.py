@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
+from typing_extensions import Unpack
+
 from ..clock import Clock
-from ..model.options import JobSpec
+from ..model.options import JobOptions, JobSpec
 from ..types import Duration, JobCounts, JobState, Outcome
 
 if TYPE_CHECKING:

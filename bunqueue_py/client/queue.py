@@ -7,7 +7,7 @@ from typing import Any
 
 from typing_extensions import Unpack
 
-from ..durations import shown
+from ..durations import MAX_DURATION_MS, shown
 from ..errors import ValidationError
 from ..model.options import JobOptions, JobSpec, check_known, checked_queue_name
 from ..types import Duration, JobCounts, JobState
@@ -188,4 +188,4 @@ class Queue:
 def _check_defaults(defaults: dict[str, Any]) -> None:
     from ..model.options import OptionsCache
 
-    OptionsCache().resolve(dict(defaults), 1 << 50)
+    OptionsCache().resolve(dict(defaults), lambda: MAX_DURATION_MS)

@@ -165,8 +165,7 @@ class JobSnapshot:
         delivery, side = record.delivery, record.side
         self.token: str | None = None if delivery is None else delivery.token
         self._side: SideView | None = None if side is None else _side_view(side)
-        finished = record.state == COMPLETED or record.state == FAILED
-        self._finished_ms: int | None = record.entered_ms if finished else None
+        self._finished_ms: int | None = record.entered_ms if record.state > ACTIVE else None
 
     def detach(self, *, with_data: bool = True) -> Self:
         """Gives up the token (looking a job up gives no hold on its delivery), and the payload

@@ -108,11 +108,11 @@ class JobSpec:
     __slots__ = ("data", "name", "options")
 
     def __init__(self, name: str, data: Any = None, **options: Unpack[JobOptions]) -> None:
-        if not _KNOWN.issuperset(options):
+        if options and not _KNOWN.issuperset(options):
             raise TypeError(_unknown(options))
         self.name = name
         self.data = data
-        self.options: dict[str, Any] = dict(options)
+        self.options: dict[str, Any] = options  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         parts = [repr(self.name), shown(self.data)]
@@ -126,30 +126,32 @@ class OptionsCache:
     Needs no lock: single dictionary operations, and a lost race builds one object twice.
     """
 
-    __slots__ = ("_made", "_names", "default")
+    __slots__ = ("_made", "default", "names")
 
     def __init__(self) -> None:
         self.default = Options()
         self._made: dict[tuple[Any, ...], Options] = {}
-        self._names: dict[str, str] = {}
+        self.names: dict[str, str] = {}
 
     def name(self, name: str, option: str = "name") -> str:
         """The checked name, one shared string object for equal names."""
         try:
-            known = self._names.get(name)
+            known = self.names.get(name)
         except TypeError:  # unhashable, so certainly no text
             known = None
         if known is None:
             known = checked_name(name, option)
-            if len(self._names) >= _CACHE_SIZE:
-                self._names.clear()
-            self._names[known] = known
+            if len(self.names) >= _CACHE_SIZE:
+                self.names.clear()
+            self.names[known] = known
         return known
 
-    def resolve(self, given: dict[str, Any], now: int) -> tuple[Options, int, Own | None]:
+    def resolve(
+        self, given: dict[str, Any], wall: Callable[[], int]
+    ) -> tuple[Options, int, Own | None]:
         """Validates `given` (which it consumes): shared options, priority, and the job's own.
 
-        `now` is wall-clock milliseconds, the base of the bound on `run_at`. Raises `TypeError`
+        `wall` tells wall-clock milliseconds, the base of the bound on `run_at`. Raises `TypeError`
         for an unknown option, `ValidationError` for a value out of bounds.
         """
         priority = given.pop("priority", 0)
@@ -159,7 +161,7 @@ class OptionsCache:
             )
         if not given:
             return self.default, priority, None
-        own = None if _OWN.isdisjoint(given) else _own(given, now)
+        own = None if _OWN.isdisjoint(given) else _own(given, wall)
         if not given:
             return self.default, priority, own
         try:
@@ -231,7 +233,7 @@ def _unknown(options: Iterable[str]) -> str:
     return f"unknown job option {names}; the options are {', '.join(sorted(_KNOWN))}"
 
 
-def _own(given: dict[str, Any], now: int) -> Own:
+def _own(given: dict[str, Any], wall: Callable[[], int]) -> Own:
     delay = given.pop("delay", None)
     run_at = given.pop("run_at", None)
     if delay is not None and run_at is not None:
@@ -239,7 +241,7 @@ def _own(given: dict[str, Any], now: int) -> Own:
     run_at_ms = None
     if run_at is not None:
         run_at_ms = max(0, moment_to_ms(run_at, "run_at"))
-        if run_at_ms > now + MAX_DURATION_MS:
+        if run_at_ms > wall() + MAX_DURATION_MS:
             raise ValidationError(
                 f"run_at must be at most 36,500 days from now, not {shown(run_at)}"
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ..errors import LockError
 from ..model.job import COMPLETED, FAILED, PENDING, REMOVED, JobRecord
@@ -20,14 +19,6 @@ GONE = Outcome(False, "gone")
 LOCK_LOST = Outcome(False, "lock_lost")
 FINALIZED = Outcome(False, "already_finalized")
 NOT_ISSUED = Outcome(False, "not_issued")
-
-
-class Settled(NamedTuple):
-    """A run that ended well: the job, its token, its encoded result (`None` for `None`)."""
-
-    job_id: str
-    token: str | None
-    data: bytes | None
 
 
 def ack(state: State, job_id: str, token: str | None, data: bytes | None) -> Outcome:
@@ -53,13 +44,14 @@ def ack(state: State, job_id: str, token: str | None, data: bytes | None) -> Out
         return answer(record, refused)
     if shard.after:
         shard.call_after()
-    trim_if_due(state, queue)
+    if shard.finished > state.trim_at or shard.finished_bytes > state.config.max_completed_bytes:
+        trim_if_due(state, queue)
     return APPLIED
 
 
 def ack_batch(state: State, items: Sequence[tuple[str, str | None, bytes | None]]) -> list[Outcome]:
-    """Like `ack` for each, in order, with one hold of the lock for each run of items of one
-    queue; an item whose token was never issued answers `not_issued`."""
+    """Like `ack` for each (id, token, encoded result), in order, with one hold of the lock for
+    each run of items of one queue; a token that was never issued answers `not_issued`."""
     outcomes: list[Outcome] = []
     position, end = 0, len(items)
     while position < end:

@@ -7,7 +7,7 @@ from typing import Any
 from ..model.failure import Failure, trimmed
 from ..model.job import ACTIVE, COMPLETED, FAILED, GATED, PENDING, Delivery, JobRecord
 from ..model.options import Keep
-from ..shard.deadlines import RETENTION
+from ..shard.deadlines import RETENTION, SWEEP_AT
 from ..shard.queue_state import QueueState, finished_size
 from ..state import State
 from ..stores.results import Proof
@@ -31,7 +31,7 @@ def complete(
     state: State, queue: QueueState, record: JobRecord, data: bytes | None, now: int
 ) -> None:
     """The record is completed with that encoded result, and its watchers know."""
-    job_id = record.id
+    job_id, shard = record.id, queue.shard
     if data is None:
         size = -1
     else:
@@ -43,7 +43,10 @@ def complete(
         # what leave_stage does, in line: the way of nearly every job
         del queue.active[job_id]
         if delivery.expires_ms is not None:
-            queue.shard.deadlines.drop()
+            deadlines = shard.deadlines
+            deadlines.stale += 1
+            if deadlines.stale > SWEEP_AT:
+                deadlines.sweep()
     else:
         leave_stage(queue, record)
     record.complete(now, size)
@@ -53,12 +56,11 @@ def complete(
         forget(state, queue, record, remember=True)
     else:
         queue.completed[job_id] = record
-        shard = queue.shard
         shard.finished += 1
         shard.finished_bytes += len(record.data) + (size if size > 0 else 0)
         if keep is not False:
             _keep(state, queue, record, keep, now)
-    if queue.shard.watched:
+    if shard.watched:
         resolve(queue, job_id, "completed", data)
     if state.events.any:
         carried = None if data is None else {"result": data}

@@ -170,7 +170,7 @@ def _take(
         if record is None:
             break
         views.append(_start(state, queue, record, now, lease_ms, owner, not views or not claim))
-        if claim:
+        if claim and len(views) < limit:
             following = queue.ready.peek()
             if record.options.timeout_ms is not None or (
                 following is not None and following.options.timeout_ms is not None

@@ -18,7 +18,7 @@ from ..types import JobState
 from .finish import emit, forget
 from .recover import enter
 
-_WAITING, _PRIORITIZED, _DELAYED = JobState.WAITING, JobState.PRIORITIZED, JobState.DELAYED
+_WAITING, _PRIORITIZED = JobState.WAITING, JobState.PRIORITIZED
 
 
 def find_queue(state: State, name: object) -> QueueState:
@@ -34,12 +34,17 @@ def find_queue(state: State, name: object) -> QueueState:
 def encode(state: State, data: Any, what: str) -> bytes:
     """The encoded value, within `max_data_bytes`."""
     encoded = state.dumps(data)
-    if len(encoded) > state.config.max_data_bytes:
-        raise SerializationError(
-            f"{what} takes {len(encoded):,} bytes; the bound max_data_bytes is "
-            f"{state.config.max_data_bytes:,}. Keep large data elsewhere and pass its name"
-        )
+    if len(encoded) > state.max_data_bytes:
+        raise too_large(state, what, len(encoded))
     return encoded
+
+
+def too_large(state: State, what: str, size: int) -> SerializationError:
+    """The error of a value whose encoding is over the bound."""
+    return SerializationError(
+        f"{what} takes {size:,} bytes; the bound max_data_bytes is "
+        f"{state.max_data_bytes:,}. Keep large data elsewhere and pass its name"
+    )
 
 
 def push(
@@ -74,42 +79,62 @@ def push_batch(
         queue = state.queues[queue_name]
     except (KeyError, TypeError):
         queue = find_queue(state, queue_name)
-    drafts = []
-    for i, spec in enumerate(islice(specs, MAX_BATCH + 1)):
-        if i == MAX_BATCH:
-            raise ValidationError(f"a batch takes at most {MAX_BATCH:,} jobs")
-        drafts.append(_draft_spec(state, queue, spec, i))
+    drafts = _draft_batch(state, queue, specs)
     shard = queue.shard
-    jobs, snapshot = [], state.snapshot
+    jobs: list[JobSnapshot] = []
     with queue.lock:
         if shard.gate:
             enter(state, shard)
         now = state.now()
         shard.gate = BROKEN
+        index, snapshot, plain = state.index, state.snapshot, state.options.default
+        # with nobody to tell, the plain job of a batch takes the short way of _admit, in line
+        quiet = not state.events.any and not queue.waiters.line
         for record, own in drafts:
-            admitted, job_state = _admit(state, queue, record, own, now)
-            jobs.append(snapshot(admitted, job_state, admitted is not record))
+            if quiet and own is None and record.options is plain and record.priority == 0:
+                record.created_ms = record.run_at_ms = record.entered_ms = now
+                queue.admitted += 1
+                queue.seq += 1
+                index[record.id] = record
+                queue.ready.append(record, queue.seq)
+                jobs.append(snapshot(record, _WAITING))
+            else:
+                admitted, job_state = _admit(state, queue, record, own, now)
+                jobs.append(snapshot(admitted, job_state, admitted is not record))
         shard.gate = OPEN
     if not state.alarm.served:
         state.alarm.start()
     return jobs
 
 
-def _draft_spec(
-    state: State, queue: QueueState, spec: JobSpec | tuple[str, Any], i: int
-) -> tuple[JobRecord, Own | None]:
-    try:
-        if isinstance(spec, JobSpec):
-            return _draft(state, queue, spec.name, spec.data, dict(spec.options))
-        if isinstance(spec, tuple) and len(spec) == 2:
-            return _draft(state, queue, spec[0], spec[1], {})
-    except ValidationError as error:
-        raise ValidationError(f"jobs[{i}]: {error}") from error
-    except SerializationError as error:
-        raise SerializationError(f"jobs[{i}]: {error}", path=error.path) from error
-    except TypeError as error:
-        raise TypeError(f"jobs[{i}]: {error}") from error
-    raise ValidationError(f"jobs[{i}] must be a JobSpec or a (name, data) pair, not {shown(spec)}")
+def _draft_batch(
+    state: State, queue: QueueState, specs: Iterable[JobSpec | tuple[str, Any]]
+) -> list[tuple[JobRecord, Own | None]]:
+    """The records of a whole batch; an error names the entry that it is about."""
+    drafts: list[tuple[JobRecord, Own | None]] = []
+    for spec in islice(specs, MAX_BATCH + 1):
+        i = len(drafts)
+        if i == MAX_BATCH:
+            raise ValidationError(f"a batch takes at most {MAX_BATCH:,} jobs")
+        try:
+            if spec.__class__ is JobSpec or isinstance(spec, JobSpec):
+                options = spec.options
+                drafts.append(
+                    _draft(state, queue, spec.name, spec.data, dict(options) if options else {})
+                )
+            elif isinstance(spec, tuple) and len(spec) == 2:
+                drafts.append(_draft(state, queue, spec[0], spec[1], {}))
+            else:
+                raise ValidationError(
+                    f"must be a JobSpec or a (name, data) pair, not {shown(spec)}"
+                )
+        except ValidationError as error:
+            raise ValidationError(f"jobs[{i}]: {error}") from error
+        except SerializationError as error:
+            raise SerializationError(f"jobs[{i}]: {error}", path=error.path) from error
+        except TypeError as error:
+            raise TypeError(f"jobs[{i}]: {error}") from error
+    return drafts
 
 
 def _draft(
@@ -118,14 +143,17 @@ def _draft(
     """A record that nobody knows yet: everything that can be refused has been looked at."""
     cache = state.options
     if options:
-        shared, priority, own = cache.resolve(options, state.wall())
+        shared, priority, own = cache.resolve(options, state.wall)
     else:
         shared, priority, own = cache.default, 0, None
+    try:
+        name = cache.names[name]
+    except (KeyError, TypeError):
+        name = cache.name(name)
     encoded = state.dumps(data)
-    if len(encoded) > state.config.max_data_bytes:
-        encode(state, data, "data")
-    record = JobRecord(state.new_id(), queue, cache.name(name), shared, priority, encoded)
-    return record, own
+    if len(encoded) > state.max_data_bytes:
+        raise too_large(state, "data", len(encoded))
+    return JobRecord(state.new_id(), queue, name, shared, priority, encoded), own
 
 
 def _admit(
@@ -133,22 +161,30 @@ def _admit(
 ) -> tuple[JobRecord, JobState]:
     """Publishes the record, or finds the live job that has its custom id."""
     record.created_ms = record.run_at_ms = record.entered_ms = now
-    if own is not None:
+    options = record.options
+    if own is None:
+        ready = True
+        queue.admitted += 1
+        queue.seq += 1
+        state.index[record.id] = record
+        if record.priority > 0:
+            job_state = _PRIORITIZED
+            queue.ready.push(record, queue.seq)
+        else:
+            job_state = _WAITING
+            if record.priority == 0 and not options.lifo:
+                queue.ready.append(record, queue.seq)
+            else:
+                queue.ready.push(record, queue.seq)
+    else:
         holder = _apply_own(state, queue, record, own, now)
         if holder is not None:
             if state.events.any:
                 emit(state, queue, "duplicated", holder.id, now)
             return holder, queue.state_of(holder, now, state.wall())
-    options = record.options
-    queue.admitted += 1
-    if record.priority == 0 and own is None and not options.lifo:
-        job_state, ready = _WAITING, True
-        queue.seq += 1
+        queue.admitted += 1
         state.index[record.id] = record
-        queue.ready.append(record, queue.seq)
-    else:
-        state.index[record.id] = record
-        if own is not None and record.custom_id is not None:
+        if record.custom_id is not None:
             queue.custom_ids[record.custom_id] = record
         ready = queue.place(record, now)
         job_state = queue.state_of(record, now, state.wall())

@@ -22,7 +22,7 @@ def trim_if_due(state: State, queue: QueueState, *, batch: bool = False) -> None
     keep = config.keep_completed
     if shard.finished_bytes > config.max_completed_bytes or (
         keep is not None
-        and shard.finished * len(state.shards.shards) > keep
+        and shard.finished > state.trim_at
         and (batch or keep < 16 * _EVERY or not queue.completed_total % _EVERY)
     ):
         trim(state)

@@ -12,7 +12,8 @@ LEASE, TIMEOUT, TTL, RETENTION = range(4)
 Subject = Delivery | JobRecord
 Entry = tuple[int, int, int, Subject]
 
-_COMPACT_AT = 64
+SWEEP_AT = 64
+"""Fewer stale entries than this are let be."""
 
 
 class Deadlines:
@@ -40,7 +41,12 @@ class Deadlines:
     def drop(self, entries: int = 1) -> None:
         """Says that so many entries no longer matter."""
         self.stale += entries
-        if self.stale > _COMPACT_AT and self.stale * 2 > len(self.heap):
+        if self.stale > SWEEP_AT:
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Takes the stale entries out, if they are half of the heap."""
+        if self.stale * 2 > len(self.heap):
             self.heap = [entry for entry in self.heap if not is_stale(entry)]
             heapify(self.heap)
             self.stale = 0

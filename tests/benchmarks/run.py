@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    made.add_argument("--quick", action="store_true", help="three short rounds, under a minute")
+    made.add_argument("--quick", action="store_true", help="three short rounds, about a minute")
     made.add_argument("--only", nargs="+", choices=list(BENCHMARKS), metavar="NAME")
     made.add_argument("--rounds", type=positive, help="5, or 3 with --quick, unless given")
     made.add_argument("--json", type=Path, metavar="FILE", help="every round's value as well")
