@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 from .client.job import Job
@@ -23,8 +24,16 @@ class EngineBackend:
         self._state = state
         self._beat = beat
         self._attached: dict[int, tuple[Closable, Task]] = {}
+        self._numbers = count(1)
         self.clock: Clock = state.clock
         self.runs_threads = runs_threads
+
+    @property
+    def is_listened(self) -> bool:
+        return self._state.events.any
+
+    def worker_name(self) -> str:
+        return f"worker-{next(self._numbers)}"
 
     def wait_handle(self) -> WaitHandle:
         return Waiter()
@@ -57,8 +66,8 @@ class EngineBackend:
     def decode(self, data: bytes) -> Any:
         return self._state.loads(data)
 
-    def give_back(self, job_id: str, token: str | None) -> bool:
-        return leases.release(self._state, job_id, token, 0)
+    def give_back(self, job_id: str, token: str | None, *, started: bool) -> bool:
+        return leases.release(self._state, job_id, token, 0, started=started)
 
     def renew(self, items: Sequence[tuple[str, str | None]]) -> list[bool]:
         return leases.renew_batch(self._state, items)

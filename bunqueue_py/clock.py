@@ -21,6 +21,11 @@ class Clock(Protocol):
     timeline_ms: Callable[[], int]
     wall_ms: Callable[[], int]
 
+    def effort(self) -> tuple[float, float]:
+        """Two running counts in milliseconds, for differences only: elapsed time, and the CPU
+        time of the calling thread."""
+        ...
+
     def wait(self, lock: Lock, timeout_ms: int | None) -> bool:
         """Blocks until `lock` can be acquired or the time has passed; says whether it was
         acquired. May return `False` early: callers look again. `None` means without end."""
@@ -50,6 +55,10 @@ class SystemClock:
 
         self.timeline_ms: Callable[[], int] = timeline_ms
         self.wall_ms: Callable[[], int] = lambda: wall_ns() // 1_000_000
+
+    def effort(self) -> tuple[float, float]:
+        """Elapsed time, and the CPU time of the calling thread."""
+        return time.perf_counter() * 1000, time.thread_time() * 1000
 
     def wait(self, lock: Lock, timeout_ms: int | None) -> bool:
         """Blocks on the lock itself, at most `MAX_WAIT_MS` at a time."""

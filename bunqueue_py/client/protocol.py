@@ -33,6 +33,15 @@ class Backend(Protocol):
         """Whether background threads may be started."""
         ...
 
+    @property
+    def is_listened(self) -> bool:
+        """Whether somebody listens to events."""
+        ...
+
+    def worker_name(self) -> str:
+        """A name for a worker that was given none, not used before."""
+        ...
+
     def wait_handle(self) -> WaitHandle:
         """A handle for `claim`."""
         ...
@@ -66,8 +75,9 @@ class Backend(Protocol):
         """What `encode` was given."""
         ...
 
-    def give_back(self, job_id: str, token: str | None) -> bool:
-        """Releases a delivery, uncharged, to its old place."""
+    def give_back(self, job_id: str, token: str | None, *, started: bool) -> bool:
+        """Releases a delivery, uncharged, to its old place; `started` says whether its handler
+        had begun."""
         ...
 
     def renew(self, items: Sequence[tuple[str, str | None]]) -> list[bool]:

@@ -74,8 +74,11 @@ def _prolong(state: State, queue: QueueState, delivery: Delivery, duration_ms: i
     shard.gate = OPEN
 
 
-def release(state: State, job_id: str, token: str | None, delay_ms: int) -> bool:
+def release(
+    state: State, job_id: str, token: str | None, delay_ms: int, *, started: bool = True
+) -> bool:
     """Gives an active job back, uncharged: it takes its old place again, or waits `delay_ms`.
+    `started=False`: it was claimed, but its handler never began.
     False if the delivery has ended; `LockError` as in `renew`."""
     record = state.index.get(job_id)
     if record is None:
@@ -88,22 +91,23 @@ def release(state: State, job_id: str, token: str | None, delay_ms: int) -> bool
         refused = judge_token(record, token, late_ack=False)
         if refused is None:
             shard.gate = BROKEN
-            give_back(state, queue, record, state.now(), delay_ms)
+            give_back(state, queue, record, state.now(), delay_ms, started=started)
             shard.gate = OPEN
             return True
     answer(record, refused)
     return False
 
 
-def give_back(state: State, queue: QueueState, record: JobRecord, now: int, delay_ms: int) -> None:
+def give_back(
+    state: State, queue: QueueState, record: JobRecord, now: int, delay_ms: int, *, started: bool
+) -> None:
     """The active job is pending again, no attempt charged; its shard is held."""
     delivery = record.delivery
     del queue.active[record.id]
     drop_deadlines(queue, delivery)
-    begun = delivery is None or delivery.begun
     seq = None if delay_ms else seq_of(record)
     record.requeue(now + delay_ms if delay_ms else record.run_at_ms, now, "released")
-    if not begun and not record.attempts_made:
+    if not started and not record.attempts_made:
         record.started_ms = None
         if record.options.ttl_ms is not None:
             queue.shard.deadlines.push(ttl_due(record), TTL, record)

@@ -43,6 +43,10 @@ class VirtualClock:
         """A jump of the wall clock alone."""
         self._offset = moment_to_ms(moment, "moment") - self._now
 
+    def effort(self) -> tuple[float, float]:
+        """No time passes by itself, and no work costs any."""
+        return self._now, 0.0
+
     def wait(self, lock: Lock, timeout_ms: int | None) -> bool:
         """Takes the lock if it is free. Otherwise a wait on this clock could never end: raises
         at once and says so, unless its time is up already."""

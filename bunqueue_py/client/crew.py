@@ -1,0 +1,403 @@
+"""The threads of a worker: how they take jobs, run them, ack them and keep their locks alive."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import BunqueueError, ManagerClosedError, UnrecoverableError
+from ..sync import LEAF, make_lock, spawn
+from .job import Job
+from .protocol import Backend
+
+Handler = Callable[[Job], Any]
+
+AUTO_PREFETCH = 256
+"""The most jobs that `prefetch="auto"` hands to one thread at once."""
+BATCH_MS = 5
+"""How long an outcome may be held back, and what a batch of prefetched jobs should take."""
+HOARD_MS = 10
+"""After so long in one handler, its thread's unstarted jobs go back if somebody waits."""
+KEEP_TURN_AT = 16
+"""From this appetite on jobs are so short that a second thread would only fight for the GIL."""
+PROBE_EVERY = 64
+"""Where short handlers wait (for I/O), how often one batch is run alone to look again."""
+FIRST_PAUSE_MS, LAST_PAUSE_MS = 100, 30_000
+"""The wait after a pull that failed, doubling."""
+
+
+class Slot:
+    """One thread of a worker: what it runs, what it has prefetched, what it has yet to ack.
+
+    `queued` and `held` are deques that the beat thread also takes from; each single pop is
+    atomic, so every job and every outcome has exactly one taker.
+    """
+
+    __slots__ = ("current", "handle", "has_turn", "held", "queued", "since_ms", "thread")
+
+    def __init__(self, backend: Backend) -> None:
+        self.handle = backend.wait_handle()
+        self.queued: deque[Job] = deque()
+        self.held: deque[tuple[Job, bytes | None]] = deque()
+        self.current: Job | None = None
+        self.since_ms = 0
+        self.has_turn = False
+        self.thread: threading.Thread | None = None
+
+
+class Turn:
+    """Which slot may claim jobs; the others wait in line without using the CPU.
+
+    A slot passes the turn on before it runs what it took. While jobs are very short it keeps the
+    turn instead, because a second thread would only contend for the interpreter lock; should a
+    handler then block after all, the beat thread wrests the turn from it.
+    """
+
+    __slots__ = ("_guard", "_keeper", "_line")
+
+    def __init__(self) -> None:
+        self._line = threading.Lock()
+        self._guard = make_lock("turn", LEAF)
+        self._keeper: Slot | None = None
+
+    def take(self) -> None:
+        """Waits for the turn."""
+        self._line.acquire()
+
+    def give(self) -> None:
+        """Passes the turn on."""
+        self._line.release()
+
+    def keep(self, slot: Slot) -> None:
+        """The slot has the turn and runs jobs meanwhile."""
+        with self._guard:
+            self._keeper = slot
+
+    def resume(self, slot: Slot) -> bool:
+        """Ends `keep`; says whether the slot still has the turn."""
+        with self._guard:
+            kept = self._keeper is slot
+            if kept:
+                self._keeper = None
+            return kept
+
+    def wrest(self, slot: Slot) -> None:
+        """Passes on the turn that the slot keeps, if it does."""
+        if self._keeper is slot and self.resume(slot):
+            self._line.release()
+
+
+class Pace:
+    """How many jobs to take at once, learned from how long they take. Shared by all slots; a lost
+    race between two of them costs a guess."""
+
+    __slots__ = ("_fixed", "_rounds", "_waits", "appetite")
+
+    def __init__(self, fixed: int | None) -> None:
+        self._fixed = fixed
+        self.appetite = 1 if fixed is None else fixed
+        self._waits = False
+        self._rounds = 0
+
+    def keeps_turn(self, took: int) -> bool:
+        """Whether a batch of that size is to be run with the turn kept."""
+        if self._fixed is not None or took < self.appetite or took < KEEP_TURN_AT:
+            return False
+        self._rounds += 1
+        return not self._waits or not self._rounds % PROBE_EVERY
+
+    def learn(self, ran: int, took_ms: float, cpu_ms: float, *, alone: bool) -> None:
+        """Takes note of a batch; `alone` says that the turn was kept meanwhile."""
+        if self._fixed is not None:
+            return
+        if took_ms > BATCH_MS:
+            self.appetite = max(1, min(self.appetite, int(ran * BATCH_MS / took_ms)))
+        elif ran >= self.appetite and took_ms * 2 <= BATCH_MS:
+            self.appetite = min(AUTO_PREFETCH, self.appetite * 2)
+        if alone:
+            # a third: beside one busy thread a handler that never waits still has half the CPU
+            self._waits = cpu_ms * 3 < took_ms
+
+
+class Crew:
+    """All slots of one worker, and the beat that minds them."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        queue: str,
+        name: str,
+        route: Handler,
+        *,
+        concurrency: int,
+        lease_ms: int,
+        beat_ms: int,
+        prefetch: int | None,
+        tell: Callable[..., None],
+        report: Callable[[BaseException], None],
+        ended: Callable[[], None],
+    ) -> None:
+        self._backend = backend
+        self._queue = queue
+        self._name = name
+        self._route = route
+        self._lease_ms = lease_ms
+        self._beat_ms = beat_ms
+        self._pace = Pace(prefetch)
+        self._turn = Turn()
+        self._tell = tell
+        self._report = report
+        self._ended = ended
+        self._lock = make_lock(f"crew {name}", LEAF)
+        self._live = 0
+        self._next_beat_ms = 0
+        self.stopping = False
+        self.slots = [Slot(backend) for _ in range(concurrency)]
+
+    # -- life --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts a thread for each slot."""
+        self._live = len(self.slots)
+        for i, slot in enumerate(self.slots):
+            slot.thread = spawn(f"{self._name}-{i}", self._serve_slot(slot))
+
+    def stop(self) -> None:
+        """Has every slot stop after the handler it is in; gives back what none has started."""
+        self.stopping = True
+        for slot in self.slots:
+            try:
+                self._backend.cancel_wait(self._queue, slot.handle)
+                self._return_queued(slot)
+            except ManagerClosedError:
+                return
+
+    def join(self, timeout_ms: int | None) -> list[Slot]:
+        """Waits for the threads to end, but for the calling one; returns the slots of those that
+        have not."""
+        now = self._backend.clock.timeline_ms
+        deadline = None if timeout_ms is None else now() + timeout_ms
+        me = threading.current_thread()
+        late = []
+        for slot in self.slots:
+            thread = slot.thread
+            if thread is None or thread is me:
+                continue
+            thread.join(None if deadline is None else max(0, deadline - now()) / 1000)
+            if thread.is_alive():
+                late.append(slot)
+        return late
+
+    def abandon(self, slot: Slot) -> str | None:
+        """Gives back the job of a handler that did not return in time; returns its id."""
+        self._flush(slot)
+        job = slot.current
+        if job is not None and self._backend.give_back(job.id, job.token, started=True):
+            return job.id
+        return None
+
+    @property
+    def holds_me(self) -> bool:
+        """Whether the calling thread is one of the slots."""
+        me = threading.current_thread()
+        return any(slot.thread is me for slot in self.slots)
+
+    # -- a slot's thread ---------------------------------------------------------------------
+
+    def _serve_slot(self, slot: Slot) -> Callable[[], None]:
+        return lambda: self._serve(slot)
+
+    def _serve(self, slot: Slot) -> None:
+        pause_ms = 0
+        try:
+            while not self.stopping:
+                try:
+                    self._round(slot)
+                    pause_ms = 0
+                except ManagerClosedError:
+                    return
+                except BaseException as error:  # the thread outlives whatever goes wrong in it
+                    slot.current = None
+                    self._pass_turn(slot)
+                    self._report(error)
+                    pause_ms = min(max(FIRST_PAUSE_MS, pause_ms * 2), LAST_PAUSE_MS)
+                    self._rest(pause_ms)
+        finally:
+            self._pass_turn(slot)
+            self._leave(slot)
+
+    def _leave(self, slot: Slot) -> None:
+        try:
+            self._flush(slot)
+            self._return_queued(slot)
+        except BunqueueError:
+            # the manager is closed: nothing that was held can be acked any more
+            slot.held.clear()
+        with self._lock:
+            self._live -= 1
+            last = self._live == 0
+        if last and self.stopping:
+            self._ended()
+
+    def _rest(self, pause_ms: int) -> None:
+        bell = threading.Lock()
+        bell.acquire()
+        clock = self._backend.clock
+        until = clock.timeline_ms() + pause_ms
+        while not self.stopping and clock.timeline_ms() < until:
+            clock.wait(bell, min(FIRST_PAUSE_MS, until - clock.timeline_ms()))
+
+    def _pass_turn(self, slot: Slot) -> None:
+        if slot.has_turn or self._turn.resume(slot):
+            slot.has_turn = False
+            self._turn.give()
+
+    def _round(self, slot: Slot) -> None:
+        """Takes what there is and runs it."""
+        backend, pace = self._backend, self._pace
+        if not slot.has_turn:
+            self._turn.take()
+            slot.has_turn = True
+            if self.stopping:
+                return
+        wanted = pace.appetite
+        jobs = backend.claim(self._queue, wanted, self._lease_ms, self._name, slot.handle)
+        alone = pace.keeps_turn(len(jobs))
+        slot.has_turn = False
+        if alone:
+            self._turn.keep(slot)
+        else:
+            self._turn.give()
+        if jobs:
+            effort = backend.clock.effort
+            wall, cpu = effort()
+            self._run_all(slot, jobs)
+            wall_after, cpu_after = effort()
+            pace.learn(len(jobs), wall_after - wall, cpu_after - cpu, alone=alone)
+        if alone:
+            slot.has_turn = self._turn.resume(slot)
+
+    def _run_all(self, slot: Slot, jobs: list[Job]) -> None:
+        backend = self._backend
+        now = backend.clock.timeline_ms
+        began = slot.since_ms = now()
+        if self._next_beat_ms <= began:
+            self._next_beat_ms = began + self._beat_ms
+        backend.beat_at(self._next_beat_ms)
+        if len(jobs) == 1:
+            self._run(slot, jobs[0])
+        else:
+            queued = slot.queued
+            queued.extend(jobs)
+            # unstarted jobs and held outcomes are minded by the beat thread
+            backend.beat_at(began + BATCH_MS)
+            first = True
+            while queued:
+                try:
+                    job = queued.popleft()
+                except IndexError:  # the beat thread gave the last one back
+                    break
+                slot.since_ms = started = now()
+                # what starts in the millisecond of its claim bears the right stamp already
+                unstamped = started != job._started_ms or backend.is_listened
+                if first or not unstamped or backend.begin(job._id, job.token):
+                    self._run(slot, job)
+                first = False
+        if slot.held:
+            self._flush(slot)
+
+    def _run(self, slot: Slot, job: Job) -> None:
+        slot.current = job
+        self._tell("active", job)
+        try:
+            result = self._route(job)
+        except BaseException as error:  # SystemExit and its like fail the job, not the worker
+            self._failed(job, error)
+        else:
+            data = None
+            if result is not None:
+                try:
+                    data = self._backend.encode(result)
+                except BaseException as error:  # a serializer may raise anything
+                    # the work is done: running it again would repeat its side effects
+                    self._failed(job, error, unrecoverable=True)
+                    slot.current = None
+                    return
+            slot.held.append((job, data))
+            if not slot.queued or self._backend.is_watched(job._id):
+                self._flush(slot)
+        slot.current = None
+
+    def _failed(self, job: Job, error: BaseException, *, unrecoverable: bool = False) -> None:
+        outcome, will_retry = self._backend.fail_run(
+            job.id,
+            job.token,
+            error,
+            unrecoverable=unrecoverable or isinstance(error, UnrecoverableError),
+        )
+        if outcome.applied:
+            self._tell("failed", job, error, will_retry)
+
+    def _flush(self, slot: Slot) -> None:
+        """Acks what is held; safe from the slot's thread and the beat's at once."""
+        batch = []
+        held = slot.held
+        while held:
+            try:
+                batch.append(held.popleft())
+            except IndexError:  # the other thread took the last one
+                break
+        if not batch:
+            return
+        outcomes = self._backend.settle([(job._id, job.token, data) for job, data in batch])
+        for (job, data), outcome in zip(batch, outcomes, strict=True):
+            if outcome.applied:
+                self._tell("completed", job, data)
+
+    def _return_queued(self, slot: Slot) -> None:
+        """Gives back the jobs that the slot has not started, the last one first."""
+        while slot.queued:
+            try:
+                job = slot.queued.pop()
+            except IndexError:  # the slot took the last one
+                return
+            self._backend.give_back(job.id, job.token, started=False)
+
+    # -- the beat ----------------------------------------------------------------------------
+
+    def beat(self) -> tuple[int, int | None]:
+        """Heartbeats, held outcomes, hoarded jobs, kept turns; runs on the manager's beat thread.
+        Returns how many locks it renewed and when it is due again."""
+        now = self._backend.clock.timeline_ms()
+        busy = [s for s in self.slots if s.current is not None or s.queued or s.held]
+        if not busy:
+            return 0, None
+        for slot in busy:
+            self._mind(slot, now)
+        renewals: list[tuple[str, str | None]] = []
+        if now >= self._next_beat_ms:
+            for slot in busy:
+                current = slot.current
+                if current is not None:
+                    renewals.append((current.id, current.token))
+                renewals += [(job.id, job.token) for job in tuple(slot.queued)]
+                renewals += [(job.id, job.token) for job, _ in tuple(slot.held)]
+            self._backend.renew(renewals)
+            self._next_beat_ms = now + self._beat_ms
+        if any(slot.held or slot.queued for slot in busy):
+            return len(renewals), min(now + BATCH_MS, self._next_beat_ms)
+        return len(renewals), self._next_beat_ms
+
+    def _mind(self, slot: Slot, now: int) -> None:
+        since = now - slot.since_ms
+        if slot.held and (since >= BATCH_MS or self._awaited(slot)):
+            self._flush(slot)
+        if since >= BATCH_MS:
+            self._turn.wrest(slot)
+        if slot.queued and since >= HOARD_MS and self._backend.others_wait(self._queue):
+            self._return_queued(slot)
+
+    def _awaited(self, slot: Slot) -> bool:
+        return any(self._backend.is_watched(job.id) for job, _ in tuple(slot.held))
