@@ -20,7 +20,8 @@ class ManagerConfig:
     `serializer`: how data and results are encoded. `max_data_bytes`: the longest encoded payload
     or result, 1 to 1 GiB. `keep_completed`: how many completed jobs stay readable, 0 to
     100,000,000, `None` without bound. `max_completed_bytes`: how many bytes of payload and result
-    they may hold. `keep_results`: how many results stay readable, 0 to 100,000,000. `shards`: a
+    they may hold. `keep_results`: how many results stay readable, 0 to 100,000,000. `max_timeline`: steps kept of a
+    job's timeline, 1 to 1,000. `shards`: a
     power of two from 1 to 64, `None` for the smallest that is no less than the CPU count.
 
     Raises `ValidationError` naming the field, `TypeError` for an unknown one.
@@ -34,6 +35,7 @@ class ManagerConfig:
     keep_completed: int | None = 50_000
     max_completed_bytes: int = 256 * _MIB
     keep_results: int = 10_000
+    max_timeline: int = 20
     shards: int | None = None
 
     def __post_init__(self) -> None:
@@ -48,6 +50,7 @@ class ManagerConfig:
             _in_bounds("keep_completed", self.keep_completed, 0, 100_000_000)
         _in_bounds("max_completed_bytes", self.max_completed_bytes, 0, 1 << 50)
         _in_bounds("keep_results", self.keep_results, 0, 100_000_000)
+        _in_bounds("max_timeline", self.max_timeline, 1, 1_000)
         if self.shards is not None:
             _in_bounds("shards", self.shards, 1, MAX_SHARDS)
             if self.shards & (self.shards - 1):

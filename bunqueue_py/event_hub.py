@@ -49,7 +49,7 @@ class EventHub:
             nothing_held()
             fn(event_of(raw, loads))
 
-        mailbox = Mailbox(f"events-{next(self._numbers)}", deliver)
+        mailbox = Mailbox(f"events-{next(self._numbers)}", deliver, self._clock.timeline_ms)
         if self._threaded:
             mailbox.start()
         remove = self._state.events.add(mailbox, name, wanted)

@@ -142,11 +142,15 @@ class QueueManager:
         try:
             for worker in self._backend.attached():
                 ended = worker.close(self._left(deadline)) and ended
+        except BaseException:
+            # Ctrl-C while handlers finish: close at once what is left
+            deadline = self._state.now()
+            raise
+        finally:
             ops_close.seal(self._state)
             ended = self._loop.stop(self._left(deadline)) and ended
             ended = self._beat.stop(self._left(deadline)) and ended
             ended = self.events.close(self._left(deadline)) and ended
-        finally:
             atexit.unregister(self._at_exit)
             closed.set()
         return ended

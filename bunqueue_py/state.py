@@ -71,7 +71,7 @@ def build_state(
         dumps=config.serializer.dumps,
         loads=config.serializer.loads,
         snapshot=snapshot,
-        options=OptionsCache(),
+        options=OptionsCache(config.max_timeline),
         index={},
         queues={},
         shards=ShardMap(config.shard_count()),

@@ -83,6 +83,11 @@ class Turn:
                 self._keeper = None
             return kept
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether some slot keeps it."""
+        return self._keeper is not None
+
     def wrest(self, slot: Slot) -> None:
         """Passes on the turn that the slot keeps, if it does."""
         if self._keeper is slot and self.resume(slot):
@@ -168,6 +173,7 @@ class Crew:
         """Has every slot stop after the handler it is in; gives back what none has started."""
         self.stopping = True
         for slot in self.slots:
+            self._turn.wrest(slot)
             try:
                 self._backend.cancel_wait(self._queue, slot.handle)
                 self._return_queued(slot)
@@ -351,7 +357,12 @@ class Crew:
                 break
         if not batch:
             return
-        outcomes = self._backend.settle([(job._id, job.token, data) for job, data in batch])
+        try:
+            outcomes = self._backend.settle([(job._id, job.token, data) for job, data in batch])
+        except BaseException:
+            # the work is done: what is not acked now is acked with the next batch
+            held.extendleft(reversed(batch))
+            raise
         for (job, data), outcome in zip(batch, outcomes, strict=True):
             if outcome.applied:
                 self._tell("completed", job, data)
@@ -386,7 +397,7 @@ class Crew:
                 renewals += [(job.id, job.token) for job, _ in tuple(slot.held)]
             self._backend.renew(renewals)
             self._next_beat_ms = now + self._beat_ms
-        if any(slot.held or slot.queued for slot in busy):
+        if self._turn.is_kept or any(slot.held or slot.queued for slot in busy):
             return len(renewals), min(now + BATCH_MS, self._next_beat_ms)
         return len(renewals), self._next_beat_ms
 

@@ -183,7 +183,7 @@ class Job(JobSnapshot):
 
     @property
     def timeline(self) -> list[TimelineEntry]:
-        """What happened to it and when, the newest 20 steps."""
+        """What happened to it and when, the newest `max_timeline` steps."""
         side = self._side
         if side is not None and side.timeline is not None:
             steps = list(side.timeline)

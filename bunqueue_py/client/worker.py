@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from inspect import iscoroutinefunction
@@ -15,6 +14,7 @@ from ..durations import shown, timeout_to_ms, to_ms
 from ..errors import BunqueueError, UnrecoverableError, ValidationError
 from ..model.events import Mailbox
 from ..model.options import checked_int, checked_name
+from ..model.throttle import LogThrottle
 from ..sync import WORKER, make_lock, nothing_held
 from ..types import Duration
 from .crew import Crew, Handler
@@ -25,8 +25,6 @@ from .queue import Queue
 MAX_CONCURRENCY = 10_000
 MAX_PREFETCH = 1_000
 EVENTS = ("active", "completed", "failed", "error")
-
-_log = logging.getLogger("bunqueue_py.worker")
 
 
 class Worker:
@@ -84,6 +82,7 @@ class Worker:
         self._lock = make_lock(f"worker {self.name}", WORKER)
         self._listeners: dict[str, tuple[Callable[..., Any], ...]] = {}
         self._mailbox: Mailbox | None = None
+        self._throttle = LogThrottle("bunqueue_py.worker", self._backend.clock.timeline_ms)
         self._started = self._stopping = False
         self._ended = threading.Event()
         self._abandoned: list[str] = []
@@ -197,7 +196,9 @@ class Worker:
             raise ValidationError(f"a listener must be callable, not {shown(fn)}")
         with self._lock:
             if self._mailbox is None and not self._ended.is_set():
-                self._mailbox = Mailbox(f"{self.name}-events", self._deliver)
+                self._mailbox = Mailbox(
+                    f"{self.name}-events", self._deliver, self._backend.clock.timeline_ms
+                )
                 self._mailbox.start()
             self._listeners = {
                 **self._listeners,
@@ -227,11 +228,11 @@ class Worker:
                 arguments = (job, None if data is None else self._backend.decode(data))
             try:
                 fn(*arguments)
-            except BaseException:  # a listener may raise anything, SystemExit included
-                _log.exception("a %r listener of %r raised", event, self)
+            except BaseException as error:  # a listener may raise anything, SystemExit included
+                self._throttle.error(f"a listener of {event!r} of {self!r}", error)
 
     def _report(self, error: BaseException) -> None:
-        _log.error("%r: %s: %s", self, type(error).__name__, error, exc_info=error)
+        self._throttle.error(repr(self), error)
         self._tell("error", error)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -12,8 +11,7 @@ from typing import Any
 
 from ..durations import ms_to_moment, optional_moment
 from ..sync import LEAF, make_lock, spawn
-
-_log = logging.getLogger("bunqueue_py.events")
+from .throttle import LogThrottle
 
 BUFFER_SIZE = 100_000
 EVENT_TYPES = frozenset(
@@ -90,8 +88,11 @@ class Mailbox:
     anything.
     """
 
-    def __init__(self, name: str, deliver: Callable[[Any], None]) -> None:
+    def __init__(
+        self, name: str, deliver: Callable[[Any], None], timeline_ms: Callable[[], int]
+    ) -> None:
         self._name = name
+        self._throttle = LogThrottle("bunqueue_py.events", timeline_ms)
         self._deliver = deliver
         self._lock = make_lock(f"mailbox {name}", LEAF)
         self._bell = threading.Lock()
@@ -127,8 +128,8 @@ class Mailbox:
                 item = self._items.popleft()
             try:
                 self._deliver(item)
-            except BaseException:  # a listener may raise anything, SystemExit included
-                _log.exception("a listener of %s raised; it stays subscribed", self._name)
+            except BaseException as error:  # a listener may raise anything, SystemExit included
+                self._throttle.error(f"a listener of {self._name}", error)
             delivered += 1
 
     def close(self, timeout: float | None = None) -> bool:

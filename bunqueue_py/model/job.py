@@ -26,7 +26,6 @@ NOWHERE = -1
 
 MAX_RETIRED = 8
 MAX_ATTEMPT_HISTORY = 50
-MAX_TIMELINE = 20
 
 
 class IllegalTransition(RuntimeError):
@@ -359,7 +358,8 @@ class JobRecord:
         side = self.need_side()
         if side.timeline is None:
             side.timeline = deque(
-                plain_timeline(self.created_ms, self.run_at_ms, self.started_ms), MAX_TIMELINE
+                plain_timeline(self.created_ms, self.run_at_ms, self.started_ms),
+                self.options.max_timeline,
             )
         side.timeline.append((step, now))
         return side

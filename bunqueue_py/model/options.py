@@ -61,6 +61,7 @@ class Options:
         "attempts",
         "backoff",
         "lifo",
+        "max_timeline",
         "remove_on_complete",
         "remove_on_fail",
         "stack_trace_limit",
@@ -78,6 +79,7 @@ class Options:
         remove_on_complete: bool | Keep = False,
         remove_on_fail: bool | Keep = False,
         stack_trace_limit: int = 10,
+        max_timeline: int = 20,
     ) -> None:
         self.attempts = attempts
         self.backoff = backoff
@@ -87,6 +89,7 @@ class Options:
         self.remove_on_complete = remove_on_complete
         self.remove_on_fail = remove_on_fail
         self.stack_trace_limit = stack_trace_limit
+        self.max_timeline = max_timeline
 
 
 class Own(NamedTuple):
@@ -126,10 +129,11 @@ class OptionsCache:
     Needs no lock: single dictionary operations, and a lost race builds one object twice.
     """
 
-    __slots__ = ("_made", "default", "names")
+    __slots__ = ("_made", "_max_timeline", "default", "names")
 
-    def __init__(self) -> None:
-        self.default = Options()
+    def __init__(self, max_timeline: int = 20) -> None:
+        self._max_timeline = max_timeline
+        self.default = Options(max_timeline=max_timeline)
         self._made: dict[tuple[Any, ...], Options] = {}
         self.names: dict[str, str] = {}
 
@@ -169,9 +173,9 @@ class OptionsCache:
             key = (*given.items(), *map(type, given.values()))
             shared = self._made.get(key)
         except TypeError:  # an unhashable value: validate it the slow way, every time
-            return _shared(given), priority, own
+            return _shared(given, self._max_timeline), priority, own
         if shared is None:
-            shared = _shared(given)
+            shared = _shared(given, self._max_timeline)
             if len(self._made) >= _CACHE_SIZE:
                 self._made.clear()
             self._made[key] = shared
@@ -308,11 +312,11 @@ _OWN = frozenset(("delay", "run_at", "custom_id", "tags"))
 _KNOWN = frozenset(_SHARED) | _OWN | {"priority"}
 
 
-def _shared(given: dict[str, Any]) -> Options:
+def _shared(given: dict[str, Any], max_timeline: int) -> Options:
     if not _KNOWN.issuperset(given):
         raise TypeError(_unknown(given))
     checked = {}
     for option, value in given.items():
         field, check = _SHARED[option]
         checked[field] = check(value)
-    return Options(**checked)
+    return Options(**checked, max_timeline=max_timeline)
