@@ -20,9 +20,9 @@ class ManagerConfig:
     `serializer`: how data and results are encoded. `max_data_bytes`: the longest encoded payload
     or result, 1 to 1 GiB. `keep_completed`: how many completed jobs stay readable, 0 to
     100,000,000, `None` without bound. `max_completed_bytes`: how many bytes of payload and result
-    they may hold. `keep_results`: how many results stay readable, 0 to 100,000,000. `max_timeline`: steps kept of a
-    job's timeline, 1 to 1,000. `shards`: a
-    power of two from 1 to 64, `None` for the smallest that is no less than the CPU count.
+    they may hold. `keep_results`: how many results stay readable, 0 to 100,000,000.
+    `max_timeline`: steps kept of a job's timeline, 1 to 1,000. `shards`: a power of two from 1 to
+    64, `None` for the smallest that is no less than the CPU count.
 
     Raises `ValidationError` naming the field, `TypeError` for an unknown one.
 
@@ -39,6 +39,11 @@ class ManagerConfig:
     shards: int | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.serializer, type):
+            raise ValidationError(
+                f"serializer must be an object, not a class: {shown(self.serializer)}; "
+                "make one with ()"
+            )
         for part in ("dumps", "loads", "name"):
             if not hasattr(self.serializer, part):
                 raise ValidationError(

@@ -38,7 +38,8 @@ def to_ms(value: Duration, option: str, *, zero: bool = True) -> int:
     71
     """
     if isinstance(value, timedelta):
-        ms = -(-(value // _MICROSECOND) // 1000)
+        microseconds = value // _MICROSECOND
+        ms = -(-microseconds // 1000) if microseconds >= 0 else -1
     elif isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValidationError(
             f"{option} must be seconds (int or float) or a timedelta, not {shown(value)}"

@@ -56,14 +56,6 @@ class LockError(BunqueueError):
         self.job_id = job_id
 
 
-class DuplicateJobError(BunqueueError):
-    """Another live job holds the custom id that this job would need."""
-
-    def __init__(self, message: str, *, job_id: str | None = None) -> None:
-        super().__init__(message)
-        self.job_id = job_id
-
-
 class JobFailedError(BunqueueError):
     """The awaited job failed for good. Attributes: `job_id`, `reason`, `error`, `stacktrace`."""
 

@@ -24,7 +24,7 @@ from .client.protocol import Backend
 from .clock import Clock, SystemClock
 from .config import ManagerConfig
 from .durations import ms_to_moment, optional_moment, shown, timeout_to_ms, to_ms
-from .errors import ForkedManagerError, LockError, ValidationError
+from .errors import ForkedManagerError, LockError, UnrecoverableError, ValidationError
 from .event_hub import EventHub
 from .ids import Ids, SystemIds
 from .model.failure import bounded, describe
@@ -84,6 +84,11 @@ class QueueManager:
         if config is not None and not isinstance(config, ManagerConfig):
             raise ValidationError(f"config must be a ManagerConfig, not {shown(config)}")
         checked_bool(background, "background")
+        if background and getattr(clock, "is_virtual", False):
+            raise ValidationError(
+                "a virtual clock moves only by hand, and threads would wait on it for ever: "
+                "give background=False and step with run_pending()"
+            )
         state = build_state(
             config or ManagerConfig(),
             clock or SystemClock(),
@@ -276,8 +281,8 @@ class QueueManager:
     def ack_batch(self, items: Iterable[Ack]) -> list[Outcome]:
         """`ack` for up to 100,000 items, in order; never raises for one of them: a token that was
         never issued answers `not_issued`."""
-        outcomes: list[Outcome | None] = []
-        settled = []
+        settled: list[tuple[str, str | None, bytes | None]] = []
+        broken: list[tuple[int, str, str | None, Exception]] = []
         dumps, bound = self._state.dumps, self._state.config.max_data_bytes
         for job, result, token in _bounded(items):
             if job.__class__ is Job and token is None:
@@ -290,13 +295,14 @@ class QueueManager:
                     data = dumps(result)
                     if len(data) > bound:
                         raise push.too_large(self._state, "the result", len(data))
-                except Exception as error:  # as in ack
-                    outcomes.append(self._unserializable_in_batch(job_id, token, error))
+                except Exception as raised:  # as in ack
+                    broken.append((len(settled), job_id, token, raised))
                     continue
-            outcomes.append(None)
             settled.append((job_id, token, data))
-        answers = iter(ops_ack.ack_batch(self._state, settled))
-        return [next(answers) if outcome is None else outcome for outcome in outcomes]
+        outcomes = ops_ack.ack_batch(self._state, settled)
+        for shift, (i, job_id, token, error) in enumerate(broken):
+            outcomes.insert(i + shift, self._unserializable_in_batch(job_id, token, error))
+        return outcomes
 
     def _unserializable(self, job_id: str, token: str | None, error: Exception) -> Outcome:
         text, stack = describe(error)
@@ -318,11 +324,12 @@ class QueueManager:
         unrecoverable: bool = False,
     ) -> Outcome:
         """Fails the run of a pulled job: it is retried while attempts remain, unless
-        `unrecoverable`. Raises `LockError` as `ack` does."""
+        `unrecoverable` (or the error is an `UnrecoverableError`). Raises `LockError` as `ack` does."""
         job_id, token = _identify(job, token)
         if not isinstance(error, (str, BaseException)):
             raise ValidationError(f"error must be text or an exception, not {shown(error)}")
         checked_bool(unrecoverable, "unrecoverable")
+        unrecoverable = unrecoverable or isinstance(error, UnrecoverableError)
         text, stack = describe(error)
         return fail.fail(
             self._state, job_id, token, text, stack, error, unrecoverable=unrecoverable
@@ -423,6 +430,7 @@ class QueueManager:
         """A page of the queue's jobs in those states (`None`: all); see `Queue.get_jobs`."""
         checked_int(offset, "offset", 0, 1 << 40)
         checked_int(limit, "limit", 0, 1_000_000)
+        self._check_open()
         return query.get_jobs(  # type: ignore[return-value]
             self._state,
             _queue_name(queue),
@@ -474,14 +482,14 @@ class QueueManager:
         checked_bool(force, "force")
         return control.obliterate(self._state, _queue_name(queue), force=force)
 
-    def remove(self, job: Job | str) -> bool:
-        """See `Queue.remove`."""
-        control.remove(self._state, _identify(job, None)[0])
+    def remove(self, job: Job | str, queue: str | None = None) -> bool:
+        """See `Queue.remove`; of that queue only, if one is given."""
+        control.remove(self._state, _identify(job, None)[0], queue)
         return True
 
-    def retry(self, job: Job | str) -> bool:
-        """See `Queue.retry`."""
-        control.retry(self._state, _identify(job, None)[0])
+    def retry(self, job: Job | str, queue: str | None = None) -> bool:
+        """See `Queue.retry`; of that queue only, if one is given."""
+        control.retry(self._state, _identify(job, None)[0], queue)
         return True
 
     def wait_until_empty(self, queue: Any, timeout: Duration | None = None) -> None:
@@ -499,14 +507,14 @@ class QueueManager:
         """How many dead letters the queue has."""
         return control.dead_entries(self._state, _queue_name(queue), 0, 0)[1]
 
-    def dlq_retry(self, job: Job | str) -> bool:
+    def dlq_retry(self, queue: str, job: Job | str) -> bool:
         """See `DeadLetterQueue.retry`."""
-        control.retry_dead(self._state, _identify(job, None)[0])
+        control.retry_dead(self._state, _identify(job, None)[0], queue)
         return True
 
-    def dlq_remove(self, job: Job | str) -> bool:
+    def dlq_remove(self, queue: str, job: Job | str) -> bool:
         """See `DeadLetterQueue.remove`."""
-        control.remove_dead(self._state, _identify(job, None)[0])
+        control.remove_dead(self._state, _identify(job, None)[0], queue)
         return True
 
     def _check_open(self) -> None:
@@ -542,11 +550,9 @@ def _disown_in_children(state: State) -> None:
 
 
 def _queue_name(queue: Any) -> str:
-    """The name of a queue given as a name or as a `Queue`."""
-    if queue.__class__ is str:
-        return queue
-    name = getattr(queue, "name", queue)
-    return checked_queue_name(name)
+    """The checked name of a queue given as a name or as a `Queue`."""
+    # a Job has a name too, and is no queue
+    return checked_queue_name(queue.name if hasattr(queue, "add_bulk") else queue)
 
 
 def _identify(job: Any, token: str | None) -> tuple[str, str | None]:

@@ -13,12 +13,10 @@ from .model.job import JobRecord, JobSnapshot
 from .model.options import OptionsCache
 from .shard.queue_state import QueueState
 from .shard.shard_map import ShardMap
-from .stores.alarm import NEVER, Alarm
+from .stores.alarm import Alarm
 from .stores.results import ProofStore, ResultStore
 from .stores.subscriptions import Subscriptions
-from .sync import AnyLock, make_lock
-
-RETENTION_RANK = 15
+from .sync import RETENTION, AnyLock, make_lock
 
 
 @dataclass(frozen=True)
@@ -26,8 +24,9 @@ class State:
     """What one manager holds.
 
     `index` maps a job id to its record and is written under the owning shard's lock; `queues`
-    maps a name to its queue. `alarm` is the scheduler's, `beat` the workers'. A shard with more
-    than `trim_at` completed jobs may have too many. `now`, `new_id` and their like are bound here
+    maps a name to its queue. `alarm` is the scheduler's, `beat` the workers'. The bounds
+    on completed jobs are looked at when a shard's completions hit `trim_mask`, or its bytes pass
+    `trim_bytes`. `now`, `new_id` and their like are bound here
     once for the hot path.
     """
 
@@ -52,14 +51,14 @@ class State:
     beat: Alarm
     retention: AnyLock
     max_data_bytes: int
-    trim_at: int
+    trim_mask: int
+    trim_bytes: int
 
 
 def build_state(
     config: ManagerConfig, clock: Clock, ids: Ids, snapshot: Callable[..., JobSnapshot]
 ) -> State:
     """A fresh, empty state. `snapshot(record, state, duplicate=False)` makes what users hold."""
-    keep = config.keep_completed
     return State(
         config=config,
         clock=clock,
@@ -80,7 +79,8 @@ def build_state(
         events=Subscriptions(),
         alarm=Alarm(),
         beat=Alarm(),
-        retention=make_lock("retention", RETENTION_RANK),
+        retention=make_lock("retention", RETENTION),
         max_data_bytes=config.max_data_bytes,
-        trim_at=NEVER if keep is None else keep // config.shard_count(),
+        trim_mask=0 if config.keep_completed is not None and config.keep_completed < 4096 else 63,
+        trim_bytes=config.max_completed_bytes // config.shard_count(),
     )

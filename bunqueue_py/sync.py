@@ -3,6 +3,7 @@
 | rank  | lock                                  | may take while held               |
 | ----- | ------------------------------------- | --------------------------------- |
 | 10    | manager lifecycle                     | all below                         |
+| 15    | retention: one thread at a time trims | shards, one at a time            |
 | 20    | one worker's own state                | nothing above 1000, no shard      |
 | 100+i | shard i                               | leaves; several only ascending    |
 | 1000  | leaves: stores, buffers, loops        | nothing                           |
@@ -20,6 +21,7 @@ from types import TracebackType
 from typing import Protocol
 
 MANAGER = 10
+RETENTION = 15
 WORKER = 20
 SHARD = 100
 LEAF = 1000
@@ -65,7 +67,7 @@ class CheckingLock:
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         held = _held.locks
         if held and blocking:
-            last = held[-1]
+            last = max(held, key=lambda lock: lock.rank)
             if any(lock is self for lock in held):
                 raise LockOrderError(f"{self.name} (rank {self.rank}) is taken twice by one thread")
             if self.rank <= last.rank:
@@ -127,3 +129,8 @@ def spawn(name: str, target: Callable[[], None]) -> threading.Thread:
     thread = threading.Thread(target=target, name=f"bunqueue-{name}", daemon=True)
     thread.start()
     return thread
+
+
+def on_main_thread() -> bool:
+    """Whether the caller runs on the thread that Ctrl-C interrupts."""
+    return threading.current_thread() is threading.main_thread()

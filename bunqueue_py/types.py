@@ -79,13 +79,15 @@ class JobCounts:
 @dataclass(frozen=True)
 class Outcome:
     """What an `ack` or `fail` did. `reason` is `None` when it was applied, else
-    `lock_lost`, `already_finalized` or `gone`."""
+    `lock_lost`, `already_finalized` or `gone`; `unserializable` where the result could not be
+    encoded and the job has failed for that; in batches `not_issued` for what would have been a
+    `LockError`."""
 
     applied: bool
     reason: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class KeepJobs:
     """Retention of one finished job. `count`: the queue keeps its newest `count` finished jobs
     that carry a count (0 to 1,000,000); `age`: this job is removed that long after it finished.
@@ -96,6 +98,16 @@ class KeepJobs:
 
     count: int | None = None
     age: Duration | None = None
+
+    def _exactly(self) -> tuple[object, ...]:
+        # with the types: settings are shared by equality, and True == 1 is not equally welcome
+        return type(self.count), self.count, type(self.age), self.age
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KeepJobs) and self._exactly() == other._exactly()
+
+    def __hash__(self) -> int:
+        return hash(self._exactly())
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..durations import ms_to_moment, optional_moment
 from ..errors import JobNotFoundError
-from ..model.job import UNREAD, AttemptRow, JobSnapshot, plain_timeline
+from ..model.job import UNREAD, JobSnapshot, plain_timeline
+from ..model.side import AttemptRow
 from ..types import Attempt, Duration, JobState, TimelineEntry
 
 if TYPE_CHECKING:

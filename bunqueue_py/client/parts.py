@@ -26,8 +26,8 @@ class DeadLetterQueue:
     def retry(self, job: Job | str) -> bool:
         """Runs the job again, with fresh attempts. Raises `JobNotFoundError`, `JobStateError` for
         a job that is no dead letter."""
-        return self._manager.dlq_retry(job)
+        return self._manager.dlq_retry(self._queue, job)
 
     def remove(self, job: Job | str) -> bool:
         """Removes the job for good. Raises as `retry` does."""
-        return self._manager.dlq_remove(job)
+        return self._manager.dlq_remove(self._queue, job)

@@ -173,12 +173,12 @@ class Queue:
 
     def remove(self, job: Job | str) -> bool:
         """Removes a job. Raises `JobNotFoundError`, `JobStateError` while it is active."""
-        return self._manager.remove(job)
+        return self._manager.remove(job, self._name)
 
     def retry(self, job: Job | str) -> bool:
         """Runs a failed or completed job again, with fresh attempts. Raises `JobNotFoundError`,
         `JobStateError` for one that is pending or active."""
-        return self._manager.retry(job)
+        return self._manager.retry(job, self._name)
 
     def wait_until_empty(self, timeout: Duration | None = None) -> None:
         """Blocks until nothing is pending or active. Raises `WaitTimeoutError`."""

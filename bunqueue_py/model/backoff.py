@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ..durations import MAX_DURATION_MS, shown, to_ms
 from ..errors import ValidationError
+from ..sync import on_main_thread
 from ..types import Duration
 
 _log = logging.getLogger("bunqueue_py.backoff")
@@ -63,14 +64,15 @@ class Backoff:
         if self.fn is not None:
             try:
                 return to_ms(self.fn(retry, error), "backoff")
-            except Exception:  # the application's function: a broken rule must not lose the job
+            except BaseException as broken:  # the application's: a broken rule must lose no job
+                if isinstance(broken, KeyboardInterrupt) and on_main_thread():
+                    raise
                 _log.exception("the custom back-off failed on attempt %d; using the default", retry)
                 return DEFAULT_BACKOFF.wait_ms(retry, error, draw)
         wait = self.delay_ms
         if self.kind == "exponential":
             # a shift of 48 already exceeds any cap, and keeps attempt 1000 from a huge integer
             wait <<= min(retry - 1, 48)
-            wait = min(wait, self.max_delay_ms * 2)
         if self.jitter:
             wait = round(wait * (1 - self.jitter + 2 * self.jitter * draw()))
         return min(wait, self.max_delay_ms)

@@ -44,8 +44,9 @@ class JobEvent:
 
     `sequence` counts the events of one queue without gaps, so a listener of all types can see
     that it lost some. The rest is `None` but for what the type carries: `state` (pushed),
-    `result` (completed), `error`, `reason`, `attempt`, `terminal`, `retry_at` (failed, stalled),
-    `percent`, `message` (progress), `count` (drained, obliterated).
+    `result` (completed), `error`, `attempt`, `terminal` and `reason` or `retry_at` (failed),
+    `error` (stalled), `reason` (dlq_added), `percent`, `message` (progress), `count` (drained,
+    obliterated).
     """
 
     type: str

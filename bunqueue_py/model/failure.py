@@ -24,8 +24,8 @@ class Failure(NamedTuple):
 def bounded(text: str, limit: int = MAX_ERROR_CHARACTERS) -> str:
     """The text, cut to `limit` characters, with what is no valid text escaped."""
     if len(text) > limit:
-        text = f"{text[: limit - 20]}... ({len(text):,} in all)"
-    return text.encode("utf-8", "backslashreplace").decode()
+        text = f"{text[: limit - 40]}... ({len(text):,} characters in all)"
+    return text.encode("utf-8", "backslashreplace").decode()[:limit]
 
 
 def describe(error: BaseException | str) -> tuple[str, tuple[str, ...]]:

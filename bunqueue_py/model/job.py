@@ -7,17 +7,17 @@ exception caught half-way still tells the truth about where its job is.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any
 
 from typing_extensions import Self
 
 from ..types import JobState
 from .failure import Failure
 from .options import Options
+from .side import AttemptRow, Side, SideView, side_view
 
 PENDING, GATED, ACTIVE, COMPLETED, FAILED, REMOVED = range(6)
 STATE_NAMES = ("pending", "gated", "active", "completed", "failed", "removed")
-
 UNREAD: Any = object()
 """The payload of a snapshot that nobody has decoded yet."""
 
@@ -35,10 +35,20 @@ class IllegalTransition(RuntimeError):
 class Delivery:
     """One run of a job: who holds it, under which token, until when.
 
-    `lease_ms` and `expires_ms` are `None` when the job was pulled without a lock.
+    `lease_ms` and `expires_ms` are `None` when the job was pulled without a lock. `armed_ms` is
+    the moment of its one deadline that counts; a renewed lease expires later than that.
     """
 
-    __slots__ = ("begun", "expires_ms", "lease_ms", "owner", "record", "timeout_ms", "token")
+    __slots__ = (
+        "armed_ms",
+        "begun",
+        "expires_ms",
+        "lease_ms",
+        "owner",
+        "record",
+        "timeout_ms",
+        "token",
+    )
 
     def __init__(
         self,
@@ -53,65 +63,9 @@ class Delivery:
         self.token = token
         self.owner = owner
         self.lease_ms = lease_ms
-        self.expires_ms = expires_ms
+        self.expires_ms = self.armed_ms = expires_ms
         self.begun = begun
         self.timeout_ms: int | None = None
-
-
-class AttemptRow(NamedTuple):
-    """One failed run, in milliseconds."""
-
-    attempt: int
-    started_ms: int | None
-    failed_ms: int
-    failure: Failure
-
-
-class Side:
-    """What most jobs never have. `retired` holds (token, by a sweep?) of earlier deliveries."""
-
-    __slots__ = (
-        "anchored",
-        "attempts",
-        "dlq_retries",
-        "failure",
-        "last_retry_ms",
-        "progress",
-        "progress_event_ms",
-        "progress_message",
-        "retired",
-        "stall_count",
-        "tags",
-        "timeline",
-    )
-
-    def __init__(self) -> None:
-        self.anchored = False
-        self.attempts: tuple[AttemptRow, ...] = ()
-        self.dlq_retries = 0
-        self.failure: Failure | None = None
-        self.last_retry_ms: int | None = None
-        self.progress: int | float = 0
-        self.progress_event_ms: int | None = None
-        self.progress_message: str | None = None
-        self.retired: tuple[tuple[str, bool], ...] = ()
-        self.stall_count = 0
-        self.tags: tuple[str, ...] = ()
-        self.timeline: deque[tuple[str, int]] | None = None
-
-
-class SideView(NamedTuple):
-    """An unchanging copy of a `Side`."""
-
-    attempts: tuple[AttemptRow, ...]
-    dlq_retries: int
-    failure: Failure | None
-    last_retry_ms: int | None
-    progress: int | float
-    progress_message: str | None
-    stall_count: int
-    tags: tuple[str, ...]
-    timeline: tuple[tuple[str, int], ...] | None
 
 
 class JobSnapshot:
@@ -163,7 +117,7 @@ class JobSnapshot:
         self._custom_id = record.custom_id
         delivery, side = record.delivery, record.side
         self.token: str | None = None if delivery is None else delivery.token
-        self._side: SideView | None = None if side is None else _side_view(side)
+        self._side: SideView | None = None if side is None else side_view(side)
         self._finished_ms: int | None = record.entered_ms if record.state > ACTIVE else None
 
     def detach(self, *, with_data: bool = True) -> Self:
@@ -295,6 +249,9 @@ class JobRecord:
         if self.state != FAILED and self.state != COMPLETED:
             raise self._illegal("pending")
         side = self._traced("retried", now)
+        if self.last_token is not None and not self.issued(self.last_token, retired_only=True)[0]:
+            # that of a completed run: its late callers are still known as such
+            side.retired = (*side.retired[-(MAX_RETIRED - 1) :], (self.last_token, False))
         side.stall_count = 0
         side.failure = None
         side.progress, side.progress_message, side.progress_event_ms = 0, None, None
@@ -315,6 +272,8 @@ class JobRecord:
         if self.state == REMOVED:
             raise self._illegal("removed")
         self.delivery = None
+        # a stale deadline may hold the record for a while; not its payload too
+        self.data = b""
         self.key = NOWHERE
         self.state = REMOVED
 
@@ -337,7 +296,7 @@ class JobRecord:
         side.attempts = (*side.attempts[-(MAX_ATTEMPT_HISTORY - 1) :], row)
         self.attempts_made += 1
 
-    def issued(self, token: str | None) -> tuple[bool, bool]:
+    def issued(self, token: str | None, *, retired_only: bool = False) -> tuple[bool, bool]:
         """Whether `token` was issued for this job, and whether a sweep retired it."""
         if token is None:
             return False, False
@@ -345,7 +304,7 @@ class JobRecord:
             for known, by_sweep in self.side.retired:
                 if known == token:
                     return True, by_sweep
-        return token == self.last_token, False
+        return token == self.last_token and not retired_only, False
 
     def _retire(self, side: Side, by_sweep: bool) -> None:
         if self.delivery is not None:
@@ -373,17 +332,3 @@ def plain_timeline(
     if started_ms is not None:
         steps.append(("active", started_ms))
     return steps
-
-
-def _side_view(side: Side) -> SideView:
-    return SideView(
-        side.attempts,
-        side.dlq_retries,
-        side.failure,
-        side.last_retry_ms,
-        side.progress,
-        side.progress_message,
-        side.stall_count,
-        side.tags,
-        None if side.timeline is None else tuple(side.timeline),
-    )

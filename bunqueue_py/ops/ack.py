@@ -11,8 +11,8 @@ from ..shard.shard import BROKEN, OPEN
 from ..state import State
 from ..types import Outcome
 from .finish import complete
-from .recover import enter
-from .retention import trim_if_due
+from .recover import check_open, enter
+from .retention import trim
 
 APPLIED = Outcome(True)
 GONE = Outcome(False, "gone")
@@ -25,6 +25,7 @@ def ack(state: State, job_id: str, token: str | None, data: bytes | None) -> Out
     """Completes the job if the token is that of its delivery (SPEC 5's table)."""
     record = state.index.get(job_id)
     if record is None:
+        check_open(state)
         return GONE
     queue: QueueState = record.queue
     shard = queue.shard
@@ -44,14 +45,15 @@ def ack(state: State, job_id: str, token: str | None, data: bytes | None) -> Out
         return answer(record, refused)
     if shard.after:
         shard.call_after()
-    if shard.finished > state.trim_at or shard.finished_bytes > state.config.max_completed_bytes:
-        trim_if_due(state, queue)
+    if not shard.completions & state.trim_mask or shard.finished_bytes > state.trim_bytes:
+        trim(state)
     return APPLIED
 
 
 def ack_batch(state: State, items: Sequence[tuple[str, str | None, bytes | None]]) -> list[Outcome]:
     """Like `ack` for each (id, token, encoded result), in order, with one hold of the lock for
     each run of items of one queue; a token that was never issued answers `not_issued`."""
+    check_open(state)
     outcomes: list[Outcome] = []
     position, end = 0, len(items)
     while position < end:
@@ -64,7 +66,7 @@ def ack_batch(state: State, items: Sequence[tuple[str, str | None, bytes | None]
         position = _ack_run(state, queue, items, position, outcomes)
         if queue.shard.after:
             queue.shard.call_after()
-        trim_if_due(state, queue, batch=True)
+        trim(state)
     return outcomes
 
 

@@ -9,9 +9,9 @@ from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
 from .fail import announce
-from .finish import emit, forget, ran_dry, removed, resolve
+from .finish import drop_retention, emit, forget, ran_dry, removed, resolve
 from .query import queue_of
-from .recover import enter, ttl_due
+from .recover import check_open, enter, ttl_due
 
 _BITE = 1000
 
@@ -41,7 +41,7 @@ def drain(state: State, queue_name: str, *, delayed: bool) -> int:
     queue = queue_of(state, queue_name)
     shard = queue.shard
     gone, left = 0, None
-    while left is None or left > 0:
+    while True:
         with queue.lock:
             if shard.gate:
                 enter(state, shard)
@@ -60,22 +60,25 @@ def drain(state: State, queue_name: str, *, delayed: bool) -> int:
                 resolve(queue, record.id, "removed", None)
             gone += len(batch)
             left -= len(batch)
+            done = not batch or left <= 0
+            if done and gone and state.events.any:
+                emit(state, queue, "drained", None, now, {"count": gone})
             if batch and not queue.active:
                 ran_dry(state, queue, now)
             shard.gate = OPEN
         shard.call_after()
-        if not batch:
+        if done:
             break
-    if gone and state.events.any:
-        with queue.lock:
-            emit(state, queue, "drained", None, state.now(), {"count": gone})
     return gone
 
 
 def _pending_batch(queue: QueueState, limit: int, *, delayed: bool) -> list[JobRecord]:
     """Up to `limit` pending records, still in their places."""
     batch: list[JobRecord] = []
-    sources = [queue.ready.entered(prioritized=True), queue.ready.entered(prioritized=False)]
+    sources = [
+        *queue.ready.entered(prioritized=True),
+        *queue.ready.entered(prioritized=False),
+    ]
     if delayed:
         sources += [iter(queue.delayed.members.values()), iter(queue.anchored.members.values())]
     for source in sources:
@@ -100,7 +103,7 @@ def obliterate(state: State, queue_name: str, *, force: bool) -> int:
                 "close its workers, or obliterate(force=True)"
             )
         shard.gate = BROKEN
-        records = [r for r in list(state.index.values()) if r.queue is queue]
+        records = list(queue.records())
         for record in records:
             forget(state, queue, record, remember=False)
             resolve(queue, record.id, "removed", None)
@@ -112,9 +115,10 @@ def obliterate(state: State, queue_name: str, *, force: bool) -> int:
     return len(records)
 
 
-def remove(state: State, job_id: str) -> None:
-    """Removes a job that is not active. Raises `JobNotFoundError`, `JobStateError`."""
-    record, queue = _find(state, job_id)
+def remove(state: State, job_id: str, of: str | None = None) -> None:
+    """Removes a job that is not active (of the queue `of`, if given). Raises `JobNotFoundError`,
+    `JobStateError`."""
+    record, queue = _find(state, job_id, of)
     shard = queue.shard
     with queue.lock:
         if shard.gate:
@@ -134,10 +138,10 @@ def remove(state: State, job_id: str) -> None:
     shard.call_after()
 
 
-def retry(state: State, job_id: str) -> None:
-    """Runs a failed or completed job again, with fresh attempts. Raises `JobNotFoundError`,
-    `JobStateError` for a job that is still to run or running."""
-    record, queue = _find(state, job_id)
+def retry(state: State, job_id: str, of: str | None = None) -> None:
+    """Runs a failed or completed job (of the queue `of`, if given) again, with fresh attempts.
+    Raises `JobNotFoundError`, `JobStateError` for a job that is still to run or running."""
+    record, queue = _find(state, job_id, of)
     shard = queue.shard
     with queue.lock:
         if shard.gate:
@@ -167,6 +171,7 @@ def revive(state: State, queue: QueueState, record: JobRecord, now: int) -> None
         queue.shard.finished_bytes -= len(record.data) + max(0, record.result_size)
         if record.result_size >= 0:
             state.results.drop(record.id)
+    drop_retention(queue, record)
     queue.counted.pop(record.id, None)
     record.revive(now)
     ready = queue.place(record, now)
@@ -180,16 +185,18 @@ def revive(state: State, queue: QueueState, record: JobRecord, now: int) -> None
     announce(state, queue, record, now, ready=ready)
 
 
-def remove_dead(state: State, job_id: str) -> None:
-    """Removes a dead letter. Raises `JobNotFoundError`, `JobStateError` for a job that is none."""
-    _require_dead(state, job_id)
-    remove(state, job_id)
+def remove_dead(state: State, job_id: str, of: str) -> None:
+    """Removes a dead letter of the queue `of`. Raises `JobNotFoundError`, `JobStateError` for a
+    job that is none."""
+    _require_dead(state, job_id, of)
+    remove(state, job_id, of)
 
 
-def retry_dead(state: State, job_id: str) -> None:
-    """Retries a dead letter. Raises `JobNotFoundError`, `JobStateError` for a job that is none."""
-    _require_dead(state, job_id)
-    retry(state, job_id)
+def retry_dead(state: State, job_id: str, of: str) -> None:
+    """Retries a dead letter of the queue `of`. Raises `JobNotFoundError`, `JobStateError` for a
+    job that is none."""
+    _require_dead(state, job_id, of)
+    retry(state, job_id, of)
 
 
 def dead_entries(
@@ -210,15 +217,16 @@ def dead_entries(
         return views, len(queue.dead)
 
 
-def _require_dead(state: State, job_id: str) -> None:
-    record, _ = _find(state, job_id)
+def _require_dead(state: State, job_id: str, of: str) -> None:
+    record, _ = _find(state, job_id, of)
     if record.state != FAILED:
         raise JobStateError(f"job {job_id} is not among the dead letters", job_id=job_id)
 
 
-def _find(state: State, job_id: str) -> tuple[JobRecord, QueueState]:
+def _find(state: State, job_id: str, of: str | None) -> tuple[JobRecord, QueueState]:
+    check_open(state)
     record = state.index.get(job_id)
-    if record is None:
+    if record is None or (of is not None and record.queue.name != of):
         raise _not_found(job_id)
     return record, record.queue
 

@@ -12,7 +12,7 @@ from ..state import State
 from ..types import FailureReason, Outcome
 from .ack import APPLIED, GONE, answer, judge_token
 from .finish import drop_deadlines, emit, finalize
-from .recover import enter
+from .recover import check_open, enter
 
 MAX_STALLS = 3
 
@@ -45,6 +45,7 @@ def fail(
     shown; `text` and `stack` are what is kept."""
     record = state.index.get(job_id)
     if record is None:
+        check_open(state)
         return FailResult(GONE, False)
     queue: QueueState = record.queue
     shard = queue.shard

@@ -51,6 +51,7 @@ def complete(
         leave_stage(queue, record)
     record.complete(now, size)
     queue.completed_total += 1
+    shard.completions += 1
     keep = record.options.remove_on_complete
     if keep is True:
         forget(state, queue, record, remember=True)
@@ -126,6 +127,7 @@ def forget(state: State, queue: QueueState, record: JobRecord, *, remember: bool
     """The record is gone: from its structure, the index and the custom ids. `remember` leaves a
     proof of how a finished one ended; otherwise its result is dropped too."""
     was = record.state
+    drop_retention(queue, record)
     if was == COMPLETED:
         if queue.completed.pop(record.id, None) is not None:
             queue.shard.finished -= 1
@@ -157,6 +159,14 @@ def resolve(queue: QueueState, job_id: str, kind: str, value: object) -> None:
             watcher.resolve(queue.shard, kind, value)
 
 
+def drop_retention(queue: QueueState, record: JobRecord) -> None:
+    """Says that a finished job's retention age no longer matters."""
+    options = record.options
+    keep = options.remove_on_complete if record.state == COMPLETED else options.remove_on_fail
+    if record.state in (COMPLETED, FAILED) and isinstance(keep, Keep) and keep.age_ms is not None:
+        queue.shard.deadlines.drop()
+
+
 def evict(state: State, queue: QueueState, limit: int) -> None:
     """Lets the oldest `limit` completed jobs of the queue go, each leaving a proof: what `forget`
     does for one, in the form that a full memory needs at every completion."""
@@ -168,7 +178,8 @@ def evict(state: State, queue: QueueState, limit: int) -> None:
         size += len(record.data)
         if record.result_size > 0:
             size += record.result_size
-        if counted:
+        if record.options.remove_on_complete is not False:
+            drop_retention(queue, record)
             counted.pop(job_id, None)
         custom_id = record.custom_id
         if custom_id is not None and custom_ids.get(custom_id) is record:

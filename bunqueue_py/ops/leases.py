@@ -17,7 +17,7 @@ from .ack import NOT_ISSUED, answer, judge_token
 from .fail import announce, end_run, wait_before_retry
 from .finish import drop_deadlines, emit, forget
 from .pull import expire
-from .recover import enter, ttl_due
+from .recover import check_open, enter, ttl_due
 
 PROGRESS_EVENT_MS = 100
 BITE = 64
@@ -29,6 +29,7 @@ def renew(state: State, job_id: str, token: str | None, duration_ms: int | None)
     is missing or was never issued."""
     record = state.index.get(job_id)
     if record is None:
+        check_open(state)
         return False
     queue: QueueState = record.queue
     with queue.lock:
@@ -49,6 +50,7 @@ def renew(state: State, job_id: str, token: str | None, duration_ms: int | None)
 
 def renew_batch(state: State, items: Sequence[tuple[str, str | None]]) -> list[bool]:
     """`renew` for each; a token that was never issued answers False here."""
+    check_open(state)
     renewed = []
     for job_id, token in items:
         try:
@@ -63,10 +65,10 @@ def _prolong(state: State, queue: QueueState, delivery: Delivery, duration_ms: i
     due = state.now() + duration_ms
     shard.gate = BROKEN
     delivery.lease_ms = duration_ms
-    earlier = delivery.expires_ms is None or due < delivery.expires_ms
-    if earlier:
-        if delivery.expires_ms is not None:
+    if delivery.armed_ms is None or due < delivery.armed_ms:
+        if delivery.armed_ms is not None:
             shard.deadlines.drop()
+        delivery.armed_ms = due
         shard.deadlines.push(due, LEASE, delivery)
     delivery.expires_ms = due
     if due < state.alarm.due_ms:
@@ -82,6 +84,7 @@ def release(
     False if the delivery has ended; `LockError` as in `renew`."""
     record = state.index.get(job_id)
     if record is None:
+        check_open(state)
         return False
     queue: QueueState = record.queue
     shard = queue.shard
@@ -127,6 +130,7 @@ def update_progress(
     """
     record = state.index.get(job_id)
     if record is None:
+        check_open(state)
         raise JobNotFoundError(f"job {job_id} is gone; its progress was not kept", job_id=job_id)
     queue: QueueState = record.queue
     shard = queue.shard
@@ -137,11 +141,12 @@ def update_progress(
         if refused is None:
             shard.gate = BROKEN
             side = record.need_side()
+            finishing = percent >= 100 > side.progress
             side.progress, side.progress_message = percent, message
             if state.events.any:
                 now = state.now()
                 last = side.progress_event_ms
-                if last is None or now - last >= PROGRESS_EVENT_MS or percent >= 100:
+                if last is None or now - last >= PROGRESS_EVENT_MS or finishing:
                     side.progress_event_ms = now
                     carried = {"percent": percent, "message": message}
                     emit(state, queue, "progress", job_id, now, carried)
@@ -198,6 +203,7 @@ def _renewed(shard: Shard, entry: Entry, now: int) -> bool:
         if expires is None:
             return True
         if expires > now:
+            subject.armed_ms = expires
             shard.deadlines.push(expires, LEASE, subject)
             return True
     return False
@@ -252,6 +258,7 @@ def _lose(
         return
     if kind == LEASE:
         if delivery.expires_ms is not None and delivery.expires_ms > now:
+            delivery.armed_ms = delivery.expires_ms
             shard.deadlines.push(delivery.expires_ms, LEASE, delivery)
             return
         delivery.expires_ms = None

@@ -16,7 +16,7 @@ from ..state import State
 from ..types import FailureReason, JobState
 from .finish import emit, finalize
 from .push import find_queue
-from .recover import enter, ttl_due
+from .recover import check_open, enter, ttl_due
 
 _ACTIVE = JobState.ACTIVE
 
@@ -254,6 +254,7 @@ def begin(state: State, job_id: str, token: str | None) -> bool:
     """The handler of a claimed job starts now: stamps it. False if the delivery has ended."""
     record = state.index.get(job_id)
     if record is None:
+        check_open(state)
         return False
     queue: QueueState = record.queue
     shard = queue.shard

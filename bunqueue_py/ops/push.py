@@ -22,9 +22,10 @@ _WAITING, _PRIORITIZED = JobState.WAITING, JobState.PRIORITIZED
 
 
 def find_queue(state: State, name: object) -> QueueState:
-    """The queue of that name, made and checked if it is new."""
-    checked = checked_queue_name(name)
-    queue, made = state.shards.queue(state.queues, checked)
+    """The queue of that name; checked and made if it is new."""
+    if isinstance(name, str) and name in state.queues:
+        return state.queues[name]
+    queue, made = state.shards.queue(state.queues, checked_queue_name(name))
     if made and state.events.any:
         with queue.lock:
             emit(state, queue, "queue_created", None, state.now())
@@ -51,11 +52,13 @@ def push(
     state: State, queue_name: str, data: Any, name: str, options: dict[str, Any]
 ) -> JobSnapshot:
     """Admits one job, or finds the live one of its custom id."""
-    try:
-        queue = state.queues[queue_name]
-    except (KeyError, TypeError):
-        queue = find_queue(state, queue_name)
+    queue = state.queues.get(queue_name)
+    if queue is None:
+        checked_queue_name(queue_name)
     record, own = _draft(state, queue, name, data, options)
+    if queue is None:
+        # only now: a refused push leaves no queue behind
+        queue = record.queue = find_queue(state, queue_name)
     shard = queue.shard
     with queue.lock:
         if shard.gate:
@@ -65,6 +68,8 @@ def push(
         admitted, job_state = _admit(state, queue, record, own, now)
         job = state.snapshot(admitted, job_state, admitted is not record)
         shard.gate = OPEN
+    if job.duplicate:
+        job.detach()
     if not state.alarm.served and record.options.ttl_ms is not None:
         state.alarm.start()
     return job
@@ -75,11 +80,11 @@ def push_batch(
 ) -> list[JobSnapshot]:
     """Admits all, in order, in one hold of the lock; what is invalid refuses the batch whole,
     naming `jobs[i]`."""
-    try:
-        queue = state.queues[queue_name]
-    except (KeyError, TypeError):
-        queue = find_queue(state, queue_name)
-    drafts = _draft_batch(state, queue, specs)
+    checked_queue_name(queue_name)
+    drafts = _draft_batch(state, state.queues.get(queue_name), specs)
+    queue = find_queue(state, queue_name)
+    for record, _ in drafts:
+        record.queue = queue
     shard = queue.shard
     jobs: list[JobSnapshot] = []
     with queue.lock:
@@ -100,7 +105,8 @@ def push_batch(
                 jobs.append(snapshot(record, _WAITING))
             else:
                 admitted, job_state = _admit(state, queue, record, own, now)
-                jobs.append(snapshot(admitted, job_state, admitted is not record))
+                job = snapshot(admitted, job_state, admitted is not record)
+                jobs.append(job.detach() if job.duplicate else job)
         shard.gate = OPEN
     if not state.alarm.served:
         state.alarm.start()
@@ -108,7 +114,7 @@ def push_batch(
 
 
 def _draft_batch(
-    state: State, queue: QueueState, specs: Iterable[JobSpec | tuple[str, Any]]
+    state: State, queue: QueueState | None, specs: Iterable[JobSpec | tuple[str, Any]]
 ) -> list[tuple[JobRecord, Own | None]]:
     """The records of a whole batch; an error names the entry that it is about."""
     drafts: list[tuple[JobRecord, Own | None]] = []
@@ -138,7 +144,7 @@ def _draft_batch(
 
 
 def _draft(
-    state: State, queue: QueueState, name: str, data: Any, options: dict[str, Any]
+    state: State, queue: QueueState | None, name: str, data: Any, options: dict[str, Any]
 ) -> tuple[JobRecord, Own | None]:
     """A record that nobody knows yet: everything that can be refused has been looked at."""
     cache = state.options
@@ -225,7 +231,7 @@ def _apply_own(
         # what is due already goes where the timeline puts it
         wall = state.wall()
         if own.run_at_wall_ms <= wall:
-            record.run_at_ms = now - (wall - own.run_at_wall_ms)
+            record.run_at_ms = max(0, now - (wall - own.run_at_wall_ms))
             record.need_side().anchored = False
     elif own.delay_ms:
         record.run_at_ms = now + own.delay_ms

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import ResultExpiredError
 from ..model.job import COMPLETED, JobRecord, JobSnapshot
-from ..shard.queue_state import QueueState, merged_listing
+from ..shard.queue_state import QueueState
 from ..state import State
 from ..types import JobCounts, JobState
 from .push import find_queue
@@ -40,7 +40,9 @@ def get_job(state: State, job_id: str) -> JobSnapshot | None:
 
 def get_by_custom_id(state: State, queue_name: str, custom_id: str) -> JobSnapshot | None:
     """A snapshot of the newest job of the queue with that custom id, `None` if there is none."""
-    queue = queue_of(state, queue_name)
+    queue = state.queues.get(queue_name)
+    if queue is None:
+        return None
     with queue.lock:
         if queue.shard.gate:
             enter(state, queue.shard)
@@ -99,12 +101,14 @@ def get_jobs(
     with_data: bool,
 ) -> list[JobSnapshot]:
     """A page of the jobs in those states, in the order in which they entered them."""
-    queue = queue_of(state, queue_name)
+    queue = state.queues.get(queue_name)
+    if queue is None:
+        return []
     with queue.lock:
         if queue.shard.gate:
             enter(state, queue.shard)
         now, wall = state.now(), state.wall()
-        records = merged_listing(queue, states, now, wall, newest_first=newest_first)
+        records = queue.listing(states, now, wall, newest_first=newest_first)
         return [
             state.snapshot(record, queue.state_of(record, now, wall)).detach(with_data=with_data)
             for record in islice(records, offset, offset + limit)
@@ -113,7 +117,9 @@ def get_jobs(
 
 def counts(state: State, queue_name: str) -> JobCounts:
     """How many jobs of the queue are in each state."""
-    queue = queue_of(state, queue_name)
+    queue = state.queues.get(queue_name)
+    if queue is None:
+        return JobCounts()
     with queue.lock:
         if queue.shard.gate:
             enter(state, queue.shard)
@@ -131,7 +137,8 @@ def total_counts(state: State) -> JobCounts:
 
 def is_paused(state: State, queue_name: str) -> bool:
     """Whether the queue is paused."""
-    return queue_of(state, queue_name).paused
+    queue = state.queues.get(queue_name)
+    return queue is not None and queue.paused
 
 
 def is_watched(state: State, job_id: str) -> bool:
@@ -142,8 +149,7 @@ def is_watched(state: State, job_id: str) -> bool:
 
 def queue_of(state: State, name: str) -> QueueState:
     """The queue of that name; made if it is new."""
-    found = state.queues.get(name) if isinstance(name, str) else None
-    return find_queue(state, name) if found is None else found
+    return find_queue(state, name)
 
 
 def check(state: State) -> None:

@@ -14,6 +14,7 @@ from ..state import State
 from .finish import forget
 
 _log = logging.getLogger("bunqueue_py.recover")
+_REBUILT = "an exception broke off a critical section; shard %d was rebuilt from its records"
 
 
 def enter(state: State, shard: Shard) -> None:
@@ -23,11 +24,19 @@ def enter(state: State, shard: Shard) -> None:
     rebuild(state, shard)
 
 
+def check_open(state: State) -> None:
+    """Raises what a closed or forked manager answers; for verbs that find no shard to enter."""
+    shard = state.shards.shards[0]
+    if shard.gate:
+        shard.refuse()
+
+
 def rebuild(state: State, shard: Shard) -> None:
     """Makes every structure and counter of the shard anew from its records, whose state is the
     only truth, and wakes everybody who waits so that no wake is lost."""
-    _log.warning("an exception broke off a critical section; shard %d is rebuilt", shard.index)
     shard.gate = BROKEN
+    # after release: a logging handler is foreign code
+    shard.after.append(lambda: _log.warning(_REBUILT, shard.index))
     records: dict[str, list[JobRecord]] = {name: [] for name in shard.queues}
     for record in list(state.index.values()):
         if record.queue.shard is shard:
@@ -62,6 +71,7 @@ def _rebuild_queue(state: State, queue: QueueState, records: list[JobRecord], no
             delivery = record.delivery
             assert delivery is not None
             if delivery.expires_ms is not None:
+                delivery.armed_ms = delivery.expires_ms
                 deadlines.push(delivery.expires_ms, LEASE, delivery)
             if delivery.timeout_ms is not None:
                 deadlines.push(delivery.timeout_ms, TIMEOUT, delivery)

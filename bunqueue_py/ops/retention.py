@@ -12,25 +12,12 @@ from .finish import evict
 from .recover import enter
 
 _BITE = 256
-_EVERY = 64
-
-
-def trim_if_due(state: State, queue: QueueState, *, batch: bool = False) -> None:
-    """After a completion, outside every lock: looks at the bounds now and then, and always where
-    they are small."""
-    shard, config = queue.shard, state.config
-    keep = config.keep_completed
-    if shard.finished_bytes > config.max_completed_bytes or (
-        keep is not None
-        and shard.finished > state.trim_at
-        and (batch or keep < 16 * _EVERY or not queue.completed_total % _EVERY)
-    ):
-        trim(state)
 
 
 def trim(state: State) -> None:
-    """Lets the oldest completed jobs go until the bounds hold with some room to spare; leaves a
-    proof of each. One thread at a time; a second one has nothing to do."""
+    """After a completion, outside every lock: lets the oldest completed jobs go until the bounds
+    hold with some room to spare; leaves a proof of each. One thread at a time; a second one has
+    nothing to do."""
     config, shards = state.config, state.shards.shards
     keep = config.keep_completed
     count = sum(shard.finished for shard in shards)

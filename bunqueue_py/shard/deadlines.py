@@ -74,9 +74,12 @@ class Deadlines:
 
 def is_stale(entry: Entry) -> bool:
     """Whether what the entry was to judge has ended."""
-    _, _, kind, subject = entry
+    due_ms, _, kind, subject = entry
     if isinstance(subject, Delivery):
-        return subject.record.delivery is not subject
+        if subject.record.delivery is not subject:
+            return True
+        # a lock that was shortened has an earlier deadline besides
+        return kind == LEASE and subject.armed_ms != due_ms
     if kind == TTL:
         return subject.state != PENDING or subject.started_ms is not None
     return subject.state not in (COMPLETED, FAILED)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from sortedcontainers import SortedList
 
 from ..model.job import NOWHERE, PENDING, JobRecord
-from .ready_queue import SEQ_BITS
+from .ready_queue import SEQ_BITS, Stamped, stamped
 
 _SEQ_MASK = (1 << SEQ_BITS) - 1
 
@@ -58,36 +58,34 @@ class DelayedIndex:
         return self.plain.bisect_right(bound), self.prioritized.bisect_right(bound)
 
     def take_due(self, now: int, limit: int) -> list[JobRecord]:
-        """Takes out at most `limit` of those that are due, higher priorities first."""
+        """Takes out at most `limit` of those that are due, higher priorities first; each keeps
+        its key, which tells its admission number."""
         due: list[JobRecord] = []
         bound = now << SEQ_BITS | _SEQ_MASK
         for keys in (self.prioritized, self.plain):
             n = min(keys.bisect_right(bound), limit - len(due))
             if n <= 0:
                 continue
-            for key in keys[:n]:
-                record = self.members.pop(key)
-                record.key = NOWHERE
-                due.append(record)
+            due += [self.members.pop(key) for key in keys[:n]]
             del keys[:n]
         return due
 
     def due(
         self, now: int, shift: int, *, prioritized: bool, newest_first: bool = False
-    ) -> Iterator[tuple[int, JobRecord]]:
-        """Those that are due with the moment at which they came due (plus `shift`), in that
-        order."""
+    ) -> Iterator[Stamped]:
+        """Those that are due, stamped with the moment at which they came due (plus `shift`), in
+        that order."""
         keys = self.prioritized if prioritized else self.plain
         bound = keys.bisect_right(now << SEQ_BITS | _SEQ_MASK)
         for key in keys.islice(0, bound, reverse=newest_first):
-            yield (key >> SEQ_BITS) + shift, self.members[key]
+            yield (key >> SEQ_BITS) + shift, key & _SEQ_MASK, self.members[key]
 
-    def waiting(self, now: int, *, newest_first: bool = False) -> Iterator[tuple[int, JobRecord]]:
-        """Those that are not due with the moment at which they came in, in that order."""
+    def waiting(self, now: int, *, newest_first: bool = False) -> Iterator[Stamped]:
+        """Those that are not due, in the order in which they came in."""
         members: Iterable[JobRecord] = self.members.values()
         if newest_first:
             members = reversed(self.members.values())
-        return ((record.entered_ms, record) for record in members if record.run_at_ms > now)
+        return (stamped(record) for record in members if record.run_at_ms > now)
 
     def check(self) -> None:
         """Asserts its invariants."""

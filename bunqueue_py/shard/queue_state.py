@@ -9,11 +9,11 @@ from ..model.job import ACTIVE, COMPLETED, FAILED, PENDING, REMOVED, JobRecord
 from ..types import JobCounts, JobState
 from .dead_letters import DeadLetters
 from .delayed import DelayedIndex
-from .ready_queue import ReadyQueue, merged
+from .ready_queue import ReadyQueue, Stamped, merged, seq_of, stamped
 from .waiters import Waiter, Waiters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from .shard import Shard
 
@@ -109,13 +109,12 @@ class QueueState:
         if self.anchored.members and len(due) < MAX_PROMOTED:
             for record in self.anchored.take_due(wall, MAX_PROMOTED - len(due)):
                 # from here on it lives by the timeline, in its place by how long it is due
-                record.run_at_ms = now - (wall - record.run_at_ms)
+                record.run_at_ms = max(0, now - (wall - record.run_at_ms))
                 record.need_side().anchored = False
                 due.append(record)
         for record in due:
-            self.seq += 1
             record.entered_ms = record.run_at_ms
-            self.ready.push(record, self.seq)
+            self.ready.push(record, seq_of(record) or 0, by_time=True)
         return len(due)
 
     def next_due(self, now: int, wall: int) -> int | None:
@@ -179,37 +178,55 @@ class QueueState:
             paused=paused,
         )
 
-    def listing(
-        self, state: JobState, now: int, wall: int, *, newest_first: bool = False
-    ) -> Iterator[JobRecord]:
-        """The records in that state, in the order in which they entered it."""
+    def streams(
+        self, state: JobState, now: int, wall: int, *, newest_first: bool
+    ) -> list[Iterator[Stamped]]:
+        """The records in that state, as streams in the order in which they entered it."""
         if state in (JobState.WAITING, JobState.PRIORITIZED):
             high = state is JobState.PRIORITIZED
             ready = self.ready.entered(prioritized=high, newest_first=newest_first)
-            if not self.delayed.members and not self.anchored.members:
-                return ready
-            return merged(
-                ((r.entered_ms, r) for r in ready),
+            return [
+                *(map(stamped, stream) for stream in ready),
                 self.delayed.due(now, 0, prioritized=high, newest_first=newest_first),
                 self.anchored.due(wall, now - wall, prioritized=high, newest_first=newest_first),
-                newest_first=newest_first,
-            )
+            ]
         if state is JobState.DELAYED:
-            return merged(
+            return [
                 self.delayed.waiting(now, newest_first=newest_first),
                 self.anchored.waiting(wall, newest_first=newest_first),
-                newest_first=newest_first,
-            )
-        if state is JobState.FAILED:
-            return self.dead.entries(newest_first=newest_first)
-        records: Iterable[JobRecord]
-        if state is JobState.ACTIVE:
-            records = self.active.values()
-            return iter(reversed(self.active.values()) if newest_first else records)
-        if state is JobState.COMPLETED:
-            records = self.completed.values()
-            return iter(reversed(self.completed.values()) if newest_first else records)
-        return iter(())
+            ]
+        kept: dict[str, JobRecord] = {
+            JobState.ACTIVE: self.active,
+            JobState.COMPLETED: self.completed,
+            JobState.FAILED: self.dead.records,
+        }.get(state, {})
+        records = reversed(kept.values()) if newest_first else iter(kept.values())
+        return [map(stamped, records)]
+
+    def listing(
+        self, states: Sequence[JobState], now: int, wall: int, *, newest_first: bool = False
+    ) -> Iterator[JobRecord]:
+        """The records in any of those states, in the order in which they entered them."""
+        streams: list[Iterator[Stamped]] = []
+        for state in states:
+            streams += self.streams(state, now, wall, newest_first=newest_first)
+        return merged(streams, newest_first=newest_first)
+
+    def records(self) -> Iterator[JobRecord]:
+        """Every record of the queue, in no particular order."""
+        for pending in (
+            *self.ready.entered(prioritized=True),
+            *self.ready.entered(prioritized=False),
+        ):
+            yield from pending
+        for kept in (
+            self.delayed.members,
+            self.anchored.members,
+            self.active,
+            self.completed,
+            self.dead.records,
+        ):
+            yield from kept.values()
 
     def check(self, now: int) -> None:
         """Asserts its invariants and those of its parts."""
@@ -239,23 +256,3 @@ _STATES = {
 def finished_size(record: JobRecord) -> int:
     """What a finished job counts against `max_completed_bytes`."""
     return len(record.data) + max(0, record.result_size)
-
-
-def merged_listing(
-    queue: QueueState, states: Sequence[JobState], now: int, wall: int, *, newest_first: bool
-) -> Iterator[JobRecord]:
-    """The records in any of those states, in the order in which they entered them."""
-    if len(states) == 1:
-        return queue.listing(states[0], now, wall, newest_first=newest_first)
-    streams = [
-        ((_entered(r), r) for r in queue.listing(s, now, wall, newest_first=newest_first))
-        for s in states
-    ]
-    return merged(*streams, newest_first=newest_first)
-
-
-def _entered(record: JobRecord) -> int:
-    # a job that came due but was not moved yet entered its state when it came due
-    if record.state == PENDING and record.run_at_ms > record.entered_ms:
-        return record.run_at_ms
-    return record.entered_ms

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from heapq import heapify, heappop, heappush, merge
 
 from ..model.job import NOWHERE, PENDING, JobRecord
@@ -42,32 +42,35 @@ class ReadyQueue:
 
     The lane takes jobs of priority 0, FIFO, as they are pushed: its order is that of admission,
     and a record's `key` there is its bare admission number. Everything else, and whatever comes
-    back, goes to the heap of integer keys, resolved by `members`. `push` and `pop` are O(1) in
-    the lane, O(log n) in the heap; `remove` is O(1) and leaves a stale mark behind, and
-    more than 20% of stale marks are swept out at once.
+    back, goes to the heap of integer keys, resolved by `members` or, where time alone made the job
+    ready, by `promoted`: each of the two is in the order in which its jobs became ready.
+    `append`, and `pop` from the lane, are O(1); `push`, and `pop` from the heap, O(log n);
+    `remove` is O(1) and leaves a stale mark behind: more than 20% of those are swept out at once.
     """
 
-    __slots__ = ("heap", "lane", "lane_stale", "members", "prioritized")
+    __slots__ = ("heap", "lane", "lane_stale", "members", "prioritized", "promoted")
 
     def __init__(self) -> None:
         self.lane: deque[JobRecord] = deque()
         self.lane_stale = 0
         self.heap: list[int] = []
         self.members: dict[int, JobRecord] = {}
+        self.promoted: dict[int, JobRecord] = {}
         self.prioritized = 0
 
     def __len__(self) -> int:
-        return len(self.lane) - self.lane_stale + len(self.members)
+        return len(self.lane) - self.lane_stale + len(self.members) + len(self.promoted)
 
     def append(self, record: JobRecord, seq: int) -> None:
         """Takes a record that was just admitted, is of priority 0 and FIFO."""
         record.key = seq
         self.lane.append(record)
 
-    def push(self, record: JobRecord, seq: int) -> None:
-        """Takes any other ready record; `seq` is fresh."""
+    def push(self, record: JobRecord, seq: int, *, by_time: bool = False) -> None:
+        """Takes any other ready record; `seq` is its admission number, `by_time` says that its
+        moment has come (and not somebody put it here)."""
         key = record.key = heap_key(record, seq)
-        self.members[key] = record
+        (self.promoted if by_time else self.members)[key] = record
         heappush(self.heap, key)
         if record.priority > 0:
             self.prioritized += 1
@@ -85,13 +88,17 @@ class ReadyQueue:
                 return record
             lane.popleft()
             self.lane_stale -= 1
-        heap, members = self.heap, self.members
+        heap, members, promoted = self.heap, self.members, self.promoted
         while heap:
-            found = members.pop(heappop(heap), None)
-            if found is not None:
-                if found.priority > 0:
-                    self.prioritized -= 1
-                return found
+            key = heappop(heap)
+            found = members.pop(key, None)
+            if found is None:
+                found = promoted.pop(key, None) if promoted else None
+                if found is None:
+                    continue
+            if found.priority > 0:
+                self.prioritized -= 1
+            return found
         return None
 
     def peek(self) -> JobRecord | None:
@@ -102,10 +109,11 @@ class ReadyQueue:
             self.lane_stale -= 1
         if lane and not (self.heap and self._heap_first(lane[0])):
             return lane[0]
-        heap, members = self.heap, self.members
-        while heap and heap[0] not in members:
-            heappop(heap)
-        return members[heap[0]] if heap else None
+        self._drop_stale_head()
+        if not self.heap:
+            return None
+        key = self.heap[0]
+        return self.members.get(key) or self.promoted[key]
 
     def remove(self, record: JobRecord) -> None:
         """Takes the record out from wherever it stands in here."""
@@ -118,46 +126,46 @@ class ReadyQueue:
                 self.lane = deque(r for r in self.lane if 0 < r.key < _LIMIT)
                 self.lane_stale = 0
         else:
-            del self.members[key]
+            if self.members.pop(key, None) is None:
+                del self.promoted[key]
             record.key = NOWHERE
             if record.priority > 0:
                 self.prioritized -= 1
-            stale = len(self.heap) - len(self.members)
+            stale = len(self.heap) - len(self.members) - len(self.promoted)
             if stale > _COMPACT_AT and stale * 5 > len(self.heap):
-                self.heap = list(self.members)
-                heapify(self.heap)
                 # a dictionary never shrinks by itself, and its holes cost every listing
-                self.members = dict(self.members)
+                self.members, self.promoted = dict(self.members), dict(self.promoted)
+                self.heap = [*self.members, *self.promoted]
+                heapify(self.heap)
+
+    def _drop_stale_head(self) -> None:
+        heap, members, promoted = self.heap, self.members, self.promoted
+        while heap and heap[0] not in members and heap[0] not in promoted:
+            heappop(heap)
 
     def _heap_first(self, record: JobRecord) -> bool:
-        heap, members = self.heap, self.members
-        while heap and heap[0] not in members:
-            heappop(heap)
-        if not heap:
+        self._drop_stale_head()
+        if not self.heap:
             return False
         key = _TOP << _RANK_SHIFT | _FIFO | record.run_at_ms << SEQ_BITS | record.key
-        return heap[0] < key
+        return self.heap[0] < key
 
-    def entered(self, *, prioritized: bool, newest_first: bool = False) -> Iterator[JobRecord]:
-        """The records in the order in which they came in, of priority above 0 or not.
-        O(1) a record, but for what is stale."""
-        members: Iterable[JobRecord] = self.members.values()
-        if newest_first:
-            members = reversed(self.members.values())
+    def entered(
+        self, *, prioritized: bool, newest_first: bool = False
+    ) -> list[Iterator[JobRecord]]:
+        """The records of priority above 0 or not, as streams that are each in the order in which
+        they became ready. O(1) a record, but for what is stale or of the other priority."""
+
+        def records(of: Collection[JobRecord]) -> Iterator[JobRecord]:
+            return reversed(of) if newest_first else iter(of)  # type: ignore[call-overload]
+
+        heaped = [records(d.values()) for d in (self.members, self.promoted) if d]
         if prioritized:
-            yield from (r for r in members if r.priority > 0)
-            return
-        lane: Iterable[JobRecord] = reversed(self.lane) if newest_first else self.lane
-        plain = (r for r in lane if 0 < r.key < _LIMIT)
-        rest = (r for r in members if r.priority <= 0)
-        if not self.members:
-            yield from plain
-            return
-        yield from merged(
-            ((r.entered_ms, r) for r in plain),
-            ((r.entered_ms, r) for r in rest),
-            newest_first=newest_first,
-        )
+            return [_where(stream, high=True) for stream in heaped]
+        streams = [_where(stream, high=False) for stream in heaped]
+        if self.lane:
+            streams.append(r for r in records(self.lane) if 0 < r.key < _LIMIT)
+        return streams
 
     def check(self) -> None:
         """Asserts its invariants."""
@@ -168,24 +176,41 @@ class ReadyQueue:
         assert all(r.priority == 0 and not r.options.lifo for r in live), "wrong job in the lane"
         waits = [(r.run_at_ms, r.key) for r in live]
         assert waits == sorted(waits), "lane against time"
-        assert set(self.members) <= set(self.heap), "a member without a place in the heap"
+        heaped = {**self.members, **self.promoted}
+        assert len(heaped) == len(self.members) + len(self.promoted), "a member twice"
+        assert set(heaped) <= set(self.heap), "a member without a place in the heap"
         assert len(self.heap) == len(set(self.heap)), "a key twice in the heap"
-        assert all(r.key == key for key, r in self.members.items()), "key of a member"
-        assert self.prioritized == sum(r.priority > 0 for r in self.members.values())
-        assert all(r.state == PENDING for r in self.members.values()), "a member not pending"
+        assert all(r.key == key for key, r in heaped.items()), "key of a member"
+        assert self.prioritized == sum(r.priority > 0 for r in heaped.values())
+        assert all(r.state == PENDING for r in heaped.values()), "a member not pending"
         assert all(r.state == PENDING for r in live), "a job in the lane that is not pending"
         assert all(self.heap[(i - 1) >> 1] <= key for i, key in enumerate(self.heap) if i), (
             "heap order"
         )
 
 
-def merged(
-    *streams: Iterable[tuple[int, JobRecord]], newest_first: bool = False
-) -> Iterator[JobRecord]:
-    """Streams of (moment, record), each in order of its moments, as one of records."""
-    pairs = merge(*streams, key=_moment, reverse=newest_first)
-    return (record for _, record in pairs)
+def _where(records: Iterator[JobRecord], *, high: bool) -> Iterator[JobRecord]:
+    return (r for r in records if (r.priority > 0) is high)
 
 
-def _moment(pair: tuple[int, JobRecord]) -> int:
-    return pair[0]
+Stamped = tuple[int, int, JobRecord]
+"""When a record entered its state (ms), its admission number, the record."""
+
+
+def merged(streams: list[Iterator[Stamped]], *, newest_first: bool) -> Iterator[JobRecord]:
+    """Streams that are each in the order in which their records entered, as one."""
+    if len(streams) == 1:
+        return (record for _, _, record in streams[0])
+    if newest_first:
+        # so that equal stamps come in exactly the opposite order
+        streams = streams[::-1]
+    return (r for _, _, r in merge(*streams, key=_stamp, reverse=newest_first))
+
+
+def _stamp(entry: Stamped) -> tuple[int, int]:
+    return entry[0], entry[1]
+
+
+def stamped(record: JobRecord) -> Stamped:
+    """The record with the moment at which it entered its state and its admission number."""
+    return record.entered_ms, seq_of(record) or 0, record

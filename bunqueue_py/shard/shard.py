@@ -23,12 +23,13 @@ class Shard:
     `gate` is OPEN while all is well. A critical section sets it to BROKEN before its first change
     and back to OPEN after its last, so that an exception which lands between (Ctrl-C, MemoryError)
     leaves a mark, and whoever comes next rebuilds first. CLOSED and FORKED refuse everybody.
-    `finished` and `finished_bytes` count the completed jobs that are kept;
-    `watched` maps job ids to those who wait for their outcome.
+    `completions` counts completions ever, `finished` and `finished_bytes` the completed jobs that
+    are kept; `watched` maps job ids to those who wait for their outcome.
     """
 
     __slots__ = (
         "after",
+        "completions",
         "deadlines",
         "finished",
         "finished_bytes",
@@ -45,6 +46,7 @@ class Shard:
         self.gate = OPEN
         self.queues: dict[str, QueueState] = {}
         self.deadlines = Deadlines()
+        self.completions = 0
         self.finished = 0
         self.finished_bytes = 0
         self.watched: dict[str, list[Watcher]] = {}

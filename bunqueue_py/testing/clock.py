@@ -21,6 +21,8 @@ class VirtualClock:
     '2030-01-04T00:00:00+00:00'
     """
 
+    is_virtual = True
+
     def __init__(self, start: datetime = _START) -> None:
         self._now = moment_to_ms(start, "start")
         self._offset = 0
@@ -34,7 +36,8 @@ class VirtualClock:
 
     def advance(self, **parts: float) -> None:
         """Moves the timeline and the wall clock forward by `timedelta(**parts)`."""
-        ms = timedelta(**parts) // timedelta(milliseconds=1)
+        # rounded up, as every duration is
+        ms = -((-timedelta(**parts)) // timedelta(milliseconds=1))
         if ms < 0:
             raise ValidationError("the timeline never goes back; use set_wall_clock for that")
         self._now += ms

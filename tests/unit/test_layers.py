@@ -34,7 +34,13 @@ FOUNDATION = frozenset(
 NOUNS = frozenset({"shard", "stores", "registry", "storage"})  # do not know each other
 BELOW_STATE = NOUNS | {"foundation", "model"}
 BELOW_FRONT = BELOW_STATE | {"state", "ops", "tasks", "observe"}
-BELOW_CLIENT = BELOW_FRONT | {"client-front", "manager", "default_manager"}
+BELOW_CLIENT = BELOW_FRONT | {
+    "client-front",
+    "backend",
+    "event_hub",
+    "manager",
+    "default_manager",
+}
 MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "foundation": frozenset(),
     "model": frozenset({"foundation"}),
@@ -47,7 +53,10 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "tasks": BELOW_STATE | {"state", "ops"},
     "observe": BELOW_STATE | {"state", "ops"},
     "client-front": BELOW_FRONT,
-    "manager": BELOW_FRONT | {"client-front"},
+    # what the façade is made of: the workers' side of the protocol, and the listeners
+    "backend": BELOW_FRONT | {"client-front"},
+    "event_hub": BELOW_FRONT | {"client-front"},
+    "manager": BELOW_FRONT | {"client-front", "backend", "event_hub"},
     "default_manager": BELOW_FRONT | {"client-front", "manager"},
     # default_manager is what `Queue("emails")` without a manager asks; the rest is the rule.
     "client": frozenset({"foundation", "model", "client-front", "default_manager"}),

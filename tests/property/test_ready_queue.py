@@ -1,0 +1,204 @@
+"""`ReadyQueue` against a sorted list."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from bunqueue_py.model.job import JobRecord
+from bunqueue_py.model.options import Options
+from bunqueue_py.shard.ready_queue import ReadyQueue, seq_of
+
+SHORT = os.environ.get("BUNQUEUE_SLOW") == "short"
+
+FIFO, LIFO = Options(), Options(lifo=True)
+
+
+def record_of(number: int, priority: int, lifo: bool, now: int) -> JobRecord:
+    record = JobRecord(f"job{number}", None, "job", LIFO if lifo else FIFO, priority, b"")
+    record.created_ms = record.run_at_ms = record.entered_ms = now
+    return record
+
+
+class Entry:
+    """What the model knows of a job in the queue."""
+
+    def __init__(self, record: JobRecord, seq: int) -> None:
+        self.record = record
+        self.seq = seq
+
+    @property
+    def place(self) -> tuple[int, ...]:
+        """SPEC 4: priority descending, LIFO newest first, then FIFO by run_at and number."""
+        record = self.record
+        if record.options.lifo:
+            return (-record.priority, 0, -self.seq)
+        return (-record.priority, 1, record.run_at_ms, self.seq)
+
+
+class ReadyQueueMachine(RuleBasedStateMachine):
+    @initialize(now=st.integers(1, 2_000_000_000_000))
+    def start(self, now: int) -> None:
+        self.queue = ReadyQueue()
+        self.model: list[Entry] = []
+        self.out: list[Entry] = []  # popped, and able to come back
+        self.now = now
+        self.seq = 0
+
+    def take_in(self, record: JobRecord, seq: int) -> None:
+        self.queue.push(record, seq)
+        self.model.append(Entry(record, seq))
+
+    @rule(step=st.integers(0, 3))
+    def pass_time(self, step: int) -> None:
+        self.now += step
+
+    @rule(count=st.integers(1, 40))
+    def append(self, count: int) -> None:
+        for _ in range(count):
+            self.seq += 1
+            record = record_of(self.seq, 0, False, self.now)
+            self.queue.append(record, self.seq)
+            self.model.append(Entry(record, self.seq))
+
+    @rule(
+        priority=st.sampled_from([-1_000_000, -1, 0, 0, 1, 2, 1_000_000]),
+        lifo=st.booleans(),
+        late=st.integers(0, 50),
+    )
+    def push(self, priority: int, lifo: bool, late: int) -> None:
+        self.seq += 1
+        record = record_of(self.seq, priority, lifo, self.now)
+        record.run_at_ms = max(0, self.now - late)
+        self.take_in(record, self.seq)
+
+    @rule()
+    def pop(self) -> None:
+        expected = min(self.model, key=lambda entry: entry.place, default=None)
+        peeked = self.queue.peek()
+        popped = self.queue.pop()
+        assert peeked is popped
+        if expected is None:
+            assert popped is None
+        else:
+            assert popped is expected.record
+            self.model.remove(expected)
+            self.out.append(expected)
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data())
+    def give_back_to_its_old_place(self, data: st.DataObject) -> None:
+        entry = self.out.pop(data.draw(st.integers(0, len(self.out) - 1)))
+        assert seq_of(entry.record) == entry.seq
+        entry.record.entered_ms = self.now
+        self.take_in(entry.record, entry.seq)
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data())
+    def come_back_anew(self, data: st.DataObject) -> None:
+        entry = self.out.pop(data.draw(st.integers(0, len(self.out) - 1)))
+        self.seq += 1
+        entry.record.run_at_ms = entry.record.entered_ms = self.now
+        self.take_in(entry.record, self.seq)
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data(), count=st.integers(1, 30))
+    def remove(self, data: st.DataObject, count: int) -> None:
+        for _ in range(min(count, len(self.model))):
+            entry = self.model.pop(data.draw(st.integers(0, len(self.model) - 1)))
+            self.queue.remove(entry.record)
+
+    @invariant()
+    def agrees(self) -> None:
+        if not hasattr(self, "queue"):
+            return
+        self.queue.check()
+        assert len(self.queue) == len(self.model)
+        assert self.queue.prioritized == sum(entry.record.priority > 0 for entry in self.model)
+        high = [entry.record for entry in self.model if entry.record.priority > 0]
+        rest = [entry.record for entry in self.model if entry.record.priority <= 0]
+        for prioritized, records in ((True, high), (False, rest)):
+            for newest_first in (False, True):
+                seen = list(self.queue.entered(prioritized=prioritized, newest_first=newest_first))
+                assert len(seen) == len(records)
+                assert set(seen) == set(records)
+                moments = [record.entered_ms for record in seen]
+                assert moments == sorted(moments, reverse=newest_first)
+
+    @invariant()
+    def stale_marks_are_bounded(self) -> None:
+        if hasattr(self, "queue"):
+            live = len(self.queue)
+            assert len(self.queue.lane) + len(self.queue.heap) <= live * 1.25 + 2 * 64 + 2
+
+    def teardown(self) -> None:
+        if hasattr(self, "queue"):
+            for entry in sorted(self.model, key=lambda entry: entry.place):
+                assert self.queue.pop() is entry.record
+            assert self.queue.pop() is None
+            assert len(self.queue) == 0
+
+
+TestReadyQueue = ReadyQueueMachine.TestCase
+TestReadyQueue.settings = settings(max_examples=6, stateful_step_count=20)
+
+
+@pytest.mark.slow
+class TestReadyQueueAtLength(ReadyQueueMachine.TestCase):  # type: ignore[misc, name-defined]
+    settings = settings(max_examples=20 if SHORT else 200, stateful_step_count=50)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.tuples(st.integers(-1_000_000, 1_000_000), st.booleans(), st.integers(0, 2**42)),
+        max_size=40,
+    )
+)
+def test_jobs_come_out_by_priority_then_lifo_newest_first_then_fifo_by_time(
+    jobs: list[tuple[int, bool, int]],
+) -> None:
+    queue, entries = ReadyQueue(), []
+    for seq, (priority, lifo, run_at_ms) in enumerate(jobs, 1):
+        record = record_of(seq, priority, lifo, run_at_ms)
+        queue.push(record, seq)
+        entries.append(Entry(record, seq))
+    expected = [entry.record for entry in sorted(entries, key=lambda entry: entry.place)]
+    assert [queue.pop() for _ in jobs] == expected
+
+
+def test_ten_thousand_removals_leave_no_memory_behind() -> None:
+    queue = ReadyQueue()
+    kept = [record_of(n, n % 2, False, n) for n in range(1, 11)]
+    for seq, record in enumerate(kept, 1):
+        queue.push(record, seq) if record.priority else queue.append(record, seq)
+    for seq in range(11, 10_011):
+        plain, high = record_of(seq, 0, False, seq), record_of(seq, 5, False, seq)
+        queue.append(plain, seq)
+        queue.push(high, seq)
+        queue.remove(plain)
+        queue.remove(high)
+        if not seq % 500:
+            queue.check()
+    assert len(queue.lane) + len(queue.heap) <= 10 + 2 * 65
+    assert len(queue.members) == 5
+    assert len(queue) == 10
+    assert len([queue.pop() for _ in range(10)]) == 10
+
+
+def test_ten_thousand_jobs_that_go_and_come_back_leave_no_memory_behind() -> None:
+    queue, record = ReadyQueue(), record_of(1, 0, False, 1)
+    queue.append(record, 1)
+    for seq in range(2, 10_002):
+        assert queue.pop() is record
+        queue.push(record, seq)
+        if seq % 2:
+            queue.remove(record)
+            queue.push(record, seq + 20_000)
+    assert len(queue) == 1
+    assert len(queue.lane) + len(queue.heap) <= 67
+    queue.check()
