@@ -10,7 +10,7 @@ from .client.job import Job
 from .client.protocol import Closable, WaitHandle
 from .clock import Clock
 from .model.failure import describe
-from .ops import ack, fail, leases, pull, push, query
+from .ops import ack, fail, leases, pull, push, query, recover
 from .shard.waiters import Waiter
 from .state import State
 from .tasks.scheduler import Report, Task, TaskLoop
@@ -27,6 +27,9 @@ class EngineBackend:
         self._numbers = count(1)
         self.clock: Clock = state.clock
         self.runs_threads = runs_threads
+
+    def check_open(self) -> None:
+        recover.check_open(self._state)
 
     @property
     def is_listened(self) -> bool:
@@ -53,11 +56,24 @@ class EngineBackend:
         return ack.ack_batch(self._state, items)
 
     def fail_run(
-        self, job_id: str, token: str | None, error: BaseException | str, *, unrecoverable: bool
+        self,
+        job_id: str,
+        token: str | None,
+        error: BaseException | str,
+        *,
+        unrecoverable: bool,
+        work_done: bool = False,
     ) -> tuple[Outcome, bool]:
         text, stack = describe(error)
         return fail.fail(
-            self._state, job_id, token, text, stack, error, unrecoverable=unrecoverable
+            self._state,
+            job_id,
+            token,
+            text,
+            stack,
+            error,
+            unrecoverable=unrecoverable,
+            work_done=work_done,
         )
 
     def encode(self, result: Any) -> bytes:

@@ -306,7 +306,16 @@ class QueueManager:
 
     def _unserializable(self, job_id: str, token: str | None, error: Exception) -> Outcome:
         text, stack = describe(error)
-        outcome, _ = fail.fail(self._state, job_id, token, text, stack, error, unrecoverable=True)
+        outcome, _ = fail.fail(
+            self._state,
+            job_id,
+            token,
+            text,
+            stack,
+            error,
+            unrecoverable=True,
+            work_done=True,
+        )
         return Outcome(False, "unserializable") if outcome.applied else outcome
 
     def _unserializable_in_batch(self, job_id: str, token: str | None, error: Exception) -> Outcome:
@@ -324,7 +333,8 @@ class QueueManager:
         unrecoverable: bool = False,
     ) -> Outcome:
         """Fails the run of a pulled job: it is retried while attempts remain, unless
-        `unrecoverable` (or the error is an `UnrecoverableError`). Raises `LockError` as `ack` does."""
+        `unrecoverable` (or the error is an `UnrecoverableError`). Raises `LockError` as `ack`
+        does."""
         job_id, token = _identify(job, token)
         if not isinstance(error, (str, BaseException)):
             raise ValidationError(f"error must be text or an exception, not {shown(error)}")

@@ -16,7 +16,6 @@ from .shard.shard_map import ShardMap
 from .stores.alarm import Alarm
 from .stores.results import ProofStore, ResultStore
 from .stores.subscriptions import Subscriptions
-from .sync import RETENTION, AnyLock, make_lock
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,6 @@ class State:
     events: Subscriptions
     alarm: Alarm
     beat: Alarm
-    retention: AnyLock
     max_data_bytes: int
     trim_mask: int
     trim_bytes: int
@@ -79,7 +77,6 @@ def build_state(
         events=Subscriptions(),
         alarm=Alarm(),
         beat=Alarm(),
-        retention=make_lock("retention", RETENTION),
         max_data_bytes=config.max_data_bytes,
         trim_mask=0 if config.keep_completed is not None and config.keep_completed < 4096 else 63,
         trim_bytes=config.max_completed_bytes // config.shard_count(),

@@ -3,7 +3,6 @@
 | rank  | lock                                  | may take while held               |
 | ----- | ------------------------------------- | --------------------------------- |
 | 10    | manager lifecycle                     | all below                         |
-| 15    | retention: one thread at a time trims | shards, one at a time            |
 | 20    | one worker's own state                | nothing above 1000, no shard      |
 | 100+i | shard i                               | leaves; several only ascending    |
 | 1000  | leaves: stores, buffers, loops        | nothing                           |
@@ -21,7 +20,6 @@ from types import TracebackType
 from typing import Protocol
 
 MANAGER = 10
-RETENTION = 15
 WORKER = 20
 SHARD = 100
 LEAF = 1000

@@ -74,11 +74,10 @@ class Crew:
             except ManagerClosedError:
                 return
 
-    def join(self, timeout_ms: int | None) -> list[Slot]:
+    def join(self, deadline: int | None) -> list[Slot]:
         """Waits for the threads to end, but for the calling one; returns the slots of those that
-        have not."""
+        have not by the deadline (timeline ms)."""
         now = self._backend.clock.timeline_ms
-        deadline = None if timeout_ms is None else now() + timeout_ms
         me = threading.current_thread()
         late = []
         for slot in self.slots:
@@ -222,7 +221,7 @@ class Crew:
                     data = self._backend.encode(result)
                 except BaseException as error:  # a serializer may raise anything
                     # the work is done: running it again would repeat its side effects
-                    self._failed(job, error, unrecoverable=True)
+                    self._failed(job, error, work_done=True)
                     slot.current = None
                     return
             slot.held.append((job, data))
@@ -230,12 +229,13 @@ class Crew:
                 self._flush(slot)
         slot.current = None
 
-    def _failed(self, job: Job, error: BaseException, *, unrecoverable: bool = False) -> None:
+    def _failed(self, job: Job, error: BaseException, *, work_done: bool = False) -> None:
         outcome, will_retry = self._backend.fail_run(
             job.id,
             job.token,
             error,
-            unrecoverable=unrecoverable or isinstance(error, UnrecoverableError),
+            unrecoverable=work_done or isinstance(error, UnrecoverableError),
+            work_done=work_done,
         )
         if outcome.applied:
             self._tell("failed", job, error, will_retry)

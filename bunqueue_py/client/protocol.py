@@ -33,6 +33,10 @@ class Backend(Protocol):
         """Whether background threads may be started."""
         ...
 
+    def check_open(self) -> None:
+        """Raises `ManagerClosedError` if the manager is closed."""
+        ...
+
     @property
     def is_listened(self) -> bool:
         """Whether somebody listens to events."""
@@ -62,9 +66,16 @@ class Backend(Protocol):
         ...
 
     def fail_run(
-        self, job_id: str, token: str | None, error: BaseException | str, *, unrecoverable: bool
+        self,
+        job_id: str,
+        token: str | None,
+        error: BaseException | str,
+        *,
+        unrecoverable: bool,
+        work_done: bool = False,
     ) -> tuple[Outcome, bool]:
-        """Fails a run; also says whether the job will run again."""
+        """Fails a run; also says whether the job will run again. `work_done`: the handler had
+        finished, only its result is at fault."""
         ...
 
     def encode(self, result: Any) -> bytes:

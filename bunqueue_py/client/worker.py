@@ -106,13 +106,17 @@ class Worker:
     # -- life --------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Starts the threads; does nothing if they run. Raises `BunqueueError` once closed."""
+        """Starts the threads; does nothing if they run. Raises `BunqueueError` once closed,
+        `ManagerClosedError` if the manager is."""
         with self._lock:
             if self._stopping:
                 raise BunqueueError(f"worker {self.name!r} is closed; make a new Worker")
             if self._started:
                 return self
+            self._backend.check_open()
             self._started = True
+            if self._mailbox is not None:
+                self._mailbox.start()
         self._backend.attach(self, self._crew.beat)
         self._crew.start()
         return self
@@ -155,11 +159,13 @@ class Worker:
         with self._lock:
             self._stopping = True
             started = self._started
+        now = self._backend.clock.timeline_ms
+        deadline = None if timeout_ms is None else now() + timeout_ms
         if not started:
             self._finish()
             return True
         self._crew.stop()
-        late = self._crew.join(timeout_ms)
+        late = self._crew.join(deadline)
         for slot in late:
             try:
                 job_id = self._crew.abandon(slot)
@@ -171,16 +177,21 @@ class Worker:
         if not late and not self._crew.holds_me:
             # otherwise the last thread out does it, and the beat goes on until then
             self._finish()
+            if self._mailbox is not None:
+                left = None if deadline is None else max(0, deadline - now()) / 1000
+                self._mailbox.close(left)
         return not late
 
     def _finish(self) -> None:
+        """Nothing will happen any more: ends the beat, and has the listeners' thread end after
+        what is buffered (without waiting: a listener may be waiting for this very thread)."""
         with self._lock:
             if self._ended.is_set():
                 return
             self._ended.set()
         self._backend.detach(self)
         if self._mailbox is not None:
-            self._mailbox.close()
+            self._mailbox.close(0)
 
     # -- events ------------------------------------------------------------------------------
 
@@ -199,7 +210,8 @@ class Worker:
                 self._mailbox = Mailbox(
                     f"{self.name}-events", self._deliver, self._backend.clock.timeline_ms
                 )
-                self._mailbox.start()
+                if self._started:
+                    self._mailbox.start()
             self._listeners = {
                 **self._listeners,
                 event: (*self._listeners.get(event, ()), fn),

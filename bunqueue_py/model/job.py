@@ -1,7 +1,8 @@
 """`JobRecord`, the live job: guarded by its shard's lock and never handed out.
 
-Only the transition methods assign `state`, always as their last step, so that a record that an
-exception caught half-way still tells the truth about where its job is.
+Only the transition methods assign `state`. What the old state needs (its delivery, its failure)
+goes after that assignment, what the new one needs comes before it, so that a record which an
+exception caught half-way is still whole in the state it names.
 """
 
 from __future__ import annotations
@@ -206,17 +207,29 @@ class JobRecord:
             self.side.timeline.append(("active", now))
         self.state = ACTIVE
 
-    def requeue(self, run_at_ms: int, now: int, step: str, *, by_sweep: bool = False) -> None:
-        """active -> pending, its token retired; `step` is what the timeline calls it."""
+    def requeue(
+        self,
+        run_at_ms: int,
+        now: int,
+        step: str,
+        *,
+        charged: AttemptRow | None = None,
+        by_sweep: bool = False,
+    ) -> None:
+        """active -> pending, its token retired; `step` is what the timeline calls it, `charged`
+        the row of a run that counts, `by_sweep` a run that was lost."""
         if self.state != ACTIVE:
             raise self._illegal("pending")
         side = self._traced(step, now)
         self._retire(side, by_sweep)
+        if charged is not None:
+            side.failure = charged.failure
         self.run_at_ms = run_at_ms
         self.entered_ms = now
-        self.delivery = None
         self.key = NOWHERE
         self.state = PENDING
+        self.delivery = None
+        self._charge(side, charged, by_sweep)
 
     def complete(self, now: int, result_size: int) -> None:
         """active -> completed; or pending -> completed by a late ack after a sweep.
@@ -225,23 +238,30 @@ class JobRecord:
             raise self._illegal("completed")
         self.result_size = result_size
         self.entered_ms = now
+        self.state = COMPLETED
         self.delivery = None
         if self.side is not None and self.side.timeline is not None:
             self.side.timeline.append(("completed", now))
-        self.state = COMPLETED
 
-    def fail(self, failure: Failure, now: int) -> None:
-        """active or pending or gated -> failed, for good."""
+    def fail(
+        self,
+        failure: Failure,
+        now: int,
+        *,
+        charged: AttemptRow | None = None,
+        by_sweep: bool = False,
+    ) -> None:
+        """active or pending or gated -> failed, for good; the rest as in `requeue`."""
         if self.state > ACTIVE:
             raise self._illegal("failed")
         side = self._traced("failed", now)
-        if self.delivery is not None:
-            self._retire(side, by_sweep=False)
+        self._retire(side, by_sweep=False)
         side.failure = failure
         self.entered_ms = now
-        self.delivery = None
         self.key = NOWHERE
         self.state = FAILED
+        self.delivery = None
+        self._charge(side, charged, by_sweep)
 
     def revive(self, now: int) -> None:
         """failed or completed -> pending, with fresh attempts, stalls and progress; the history
@@ -252,12 +272,10 @@ class JobRecord:
         if self.last_token is not None and not self.issued(self.last_token, retired_only=True)[0]:
             # that of a completed run: its late callers are still known as such
             side.retired = (*side.retired[-(MAX_RETIRED - 1) :], (self.last_token, False))
-        side.stall_count = 0
-        side.failure = None
-        side.progress, side.progress_message, side.progress_event_ms = 0, None, None
-        if self.state == FAILED:
-            side.dlq_retries += 1
+        failed = self.state == FAILED
         side.last_retry_ms = now
+        side.stall_count = 0
+        side.progress, side.progress_message, side.progress_event_ms = 0, None, None
         side.anchored = False
         self.attempts_made = 0
         self.result_size = -1
@@ -266,16 +284,18 @@ class JobRecord:
         self.entered_ms = now
         self.key = NOWHERE
         self.state = PENDING
+        side.failure = None
+        side.dlq_retries += failed
 
     def remove(self) -> None:
         """any state -> removed: the job is gone."""
         if self.state == REMOVED:
             raise self._illegal("removed")
+        self.key = NOWHERE
+        self.state = REMOVED
         self.delivery = None
         # a stale deadline may hold the record for a while; not its payload too
         self.data = b""
-        self.key = NOWHERE
-        self.state = REMOVED
 
     def _illegal(self, to: str) -> IllegalTransition:
         return IllegalTransition(f"job {self.id} cannot go from {STATE_NAMES[self.state]} to {to}")
@@ -289,12 +309,15 @@ class JobRecord:
             side = self.side = Side()
         return side
 
-    def charge(self, failure: Failure, now: int) -> None:
-        """Counts a failed run and keeps its row of the history (the newest 50)."""
-        side = self.need_side()
-        row = AttemptRow(self.attempts_made + 1, self.started_ms, now, failure)
-        side.attempts = (*side.attempts[-(MAX_ATTEMPT_HISTORY - 1) :], row)
-        self.attempts_made += 1
+    def attempt_row(self, failure: Failure, now: int) -> AttemptRow:
+        """The row of the history that the run under way would leave; changes nothing."""
+        return AttemptRow(self.attempts_made + 1, self.started_ms, now, failure)
+
+    def _charge(self, side: Side, row: AttemptRow | None, by_sweep: bool) -> None:
+        if row is not None:
+            side.attempts = (*side.attempts[-(MAX_ATTEMPT_HISTORY - 1) :], row)
+            side.stall_count += by_sweep
+            self.attempts_made = row.attempt
 
     def issued(self, token: str | None, *, retired_only: bool = False) -> tuple[bool, bool]:
         """Whether `token` was issued for this job, and whether a sweep retired it."""

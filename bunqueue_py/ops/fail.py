@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from ..model.failure import Failure, trimmed
 from ..model.job import JobRecord
+from ..model.side import AttemptRow
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
@@ -40,26 +41,37 @@ def fail(
     error: BaseException | str,
     *,
     unrecoverable: bool,
+    work_done: bool = False,
 ) -> FailResult:
     """Charges the attempt, then retries or ends the job. `error` is what a custom back-off is
-    shown; `text` and `stack` are what is kept."""
+    shown; `text` and `stack` are what is kept. `work_done` says that the handler had finished and
+    only its result is at fault: then a token that a sweep retired still ends the pending job, as
+    its ack would have, so that the work is not done twice."""
     record = state.index.get(job_id)
     if record is None:
         check_open(state)
         return FailResult(GONE, False)
     queue: QueueState = record.queue
     shard = queue.shard
-    # outside the lock: a custom back-off is the application's code
-    wait_ms = wait_before_retry(state, record, error)
+    delivery = record.delivery
+    wait_ms = 0
+    if delivery is not None and token in (delivery.token, None):
+        # outside the lock: a custom back-off is the application's code
+        wait_ms = wait_before_retry(state, record, error)
     reason = FailureReason.UNRECOVERABLE if unrecoverable else FailureReason.UNKNOWN
     with queue.lock:
         if shard.gate:
             enter(state, shard)
-        refused = judge_token(record, token, late_ack=False)
+        refused = judge_token(record, token, late_ack=work_done)
         if refused is None:
             now = state.now()
+            failure = Failure(reason, text, stack)
             shard.gate = BROKEN
-            verdict = end_run(state, queue, record, Failure(reason, text, stack), wait_ms, now)
+            if record.delivery is None:
+                finalize(state, queue, record, failure, now)
+                verdict = Verdict(None, reason)
+            else:
+                verdict = end_run(state, queue, record, failure, wait_ms, now)
             shard.gate = OPEN
     if refused is not None:
         return FailResult(answer(record, refused), False)
@@ -76,16 +88,19 @@ def wait_before_retry(state: State, record: JobRecord, error: BaseException | st
     return record.options.backoff.wait_ms(attempt, error, state.ids.random)
 
 
-def decide(record: JobRecord, cause: FailureReason, wait_ms: int, now: int) -> Verdict:
-    """What comes after a charged run; changes nothing."""
-    stalls = 0 if record.side is None else record.side.stall_count
+def decide(
+    record: JobRecord, row: AttemptRow, wait_ms: int, now: int, *, by_sweep: bool
+) -> Verdict:
+    """What comes after the run of that row; changes nothing."""
+    cause = row.failure.reason
     if cause is FailureReason.UNRECOVERABLE:
         return Verdict(None, cause)
-    if record.attempts_made >= record.options.attempts:
+    if row.attempt >= record.options.attempts:
         # a job that died by timeouts or stalls says so; a plain error says that it had its runs
         plain = cause is FailureReason.UNKNOWN
         return Verdict(None, FailureReason.MAX_ATTEMPTS_EXCEEDED if plain else cause)
-    if cause is FailureReason.STALLED and MAX_STALLS and stalls >= MAX_STALLS:
+    stalls = (0 if record.side is None else record.side.stall_count) + by_sweep
+    if by_sweep and MAX_STALLS and stalls >= MAX_STALLS:
         return Verdict(None, cause)
     return Verdict(now + wait_ms, cause)
 
@@ -102,24 +117,20 @@ def end_run(
 ) -> Verdict:
     """Applies the end of a bad run of an active job, whatever ended it; its shard is held."""
     failure = failure._replace(stack=trimmed(failure.stack, record.options.stack_trace_limit))
-    record.charge(failure, now)
-    if by_sweep:
-        record.need_side().stall_count += 1
-    verdict = decide(record, failure.reason, wait_ms, now)
+    row = record.attempt_row(failure, now)
+    verdict = decide(record, row, wait_ms, now, by_sweep=by_sweep)
     if verdict.retry_at_ms is None:
-        finalize(state, queue, record, failure._replace(reason=verdict.reason), now)
+        failure = failure._replace(reason=verdict.reason)
+        finalize(state, queue, record, failure, now, charged=row, by_sweep=by_sweep)
         return verdict
-    side = record.need_side()
-    side.failure = failure
-    delivery = record.delivery
     del queue.active[record.id]
-    drop_deadlines(queue, delivery)
-    record.requeue(verdict.retry_at_ms, now, "retrying", by_sweep=by_sweep)
+    drop_deadlines(queue, record.delivery)
+    record.requeue(verdict.retry_at_ms, now, "retrying", charged=row, by_sweep=by_sweep)
     ready = queue.place(record, now)
     if state.events.any:
         carried = {
             "error": failure.error,
-            "attempt": record.attempts_made,
+            "attempt": row.attempt,
             "terminal": False,
             "retry_at_ms": verdict.retry_at_ms,
         }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from ..model.failure import Failure, trimmed
 from ..model.job import ACTIVE, COMPLETED, FAILED, GATED, PENDING, Delivery, JobRecord
 from ..model.options import Keep
+from ..model.side import AttemptRow
 from ..shard.deadlines import RETENTION, SWEEP_AT
 from ..shard.queue_state import QueueState, finished_size
 from ..state import State
@@ -71,14 +73,22 @@ def complete(
 
 
 def finalize(
-    state: State, queue: QueueState, record: JobRecord, failure: Failure, now: int
+    state: State,
+    queue: QueueState,
+    record: JobRecord,
+    failure: Failure,
+    now: int,
+    *,
+    charged: AttemptRow | None = None,
+    by_sweep: bool = False,
 ) -> None:
     """The record has failed for good, whoever decided it: dead letter, freed places, counters,
-    events, watchers. The one function that ends a job so."""
+    events, watchers. The one function that ends a job so. `charged` is the row of the run that
+    it died in, if it did."""
     failure = failure._replace(stack=trimmed(failure.stack, record.options.stack_trace_limit))
     leave_stage(queue, record)
+    record.fail(failure, now, charged=charged, by_sweep=by_sweep)
     attempt = record.attempts_made
-    record.fail(failure, now)
     queue.failed_total += 1
     if state.events.any:
         carried = {
@@ -171,10 +181,14 @@ def evict(state: State, queue: QueueState, limit: int) -> None:
     """Lets the oldest `limit` completed jobs of the queue go, each leaving a proof: what `forget`
     does for one, in the form that a full memory needs at every completion."""
     completed, counted, custom_ids = queue.completed, queue.counted, queue.custom_ids
-    index, proofs, size = state.index, [], 0
-    limit = min(limit, len(completed))
-    for _ in range(limit):
-        job_id, record = completed.popitem(last=False)
+    index, size = state.index, 0
+    leaving = list(islice(completed.values(), limit))
+    # before anything leaves: an exception between must not make a completed job unknown
+    state.proofs.put_completed(
+        [(r.id, queue.name, r.entered_ms, r.result_size >= 0) for r in leaving]
+    )
+    for record in leaving:
+        job_id = record.id
         size += len(record.data)
         if record.result_size > 0:
             size += record.result_size
@@ -184,13 +198,11 @@ def evict(state: State, queue: QueueState, limit: int) -> None:
         custom_id = record.custom_id
         if custom_id is not None and custom_ids.get(custom_id) is record:
             del custom_ids[custom_id]
-        proofs.append((job_id, queue.name, record.entered_ms, record.result_size >= 0))
         record.remove()
-        del index[job_id]
-    queue.departed += limit
-    queue.shard.finished -= limit
+        del completed[job_id], index[job_id]
+    queue.departed += len(leaving)
+    queue.shard.finished -= len(leaving)
     queue.shard.finished_bytes -= size
-    state.proofs.put_completed(proofs)
 
 
 def ran_dry(state: State, queue: QueueState, now: int) -> None:

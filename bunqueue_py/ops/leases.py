@@ -180,19 +180,25 @@ def judge_due(state: State, shard: Shard) -> int:
                 continue
             due.append(entry)
         shard.gate = OPEN
-    plans = []
-    for entry in due:
-        wait_ms, failure = 0, None
-        subject = entry[3]
-        if isinstance(subject, Delivery):
-            failure = _failure_of(entry[2], subject)
-            # outside the lock: a custom back-off is the application's code
-            wait_ms = wait_before_retry(state, subject.record, failure.error)
-        plans.append((entry, wait_ms, failure))
-    if plans:
-        _apply(state, shard, plans)
+    if due:
+        try:
+            # between the two holds: a custom back-off is the application's code
+            _apply(state, shard, [_plan(state, entry) for entry in due])
+        except BaseException:
+            with shard.lock:
+                for due_ms, _, kind, subject in due:
+                    shard.deadlines.push(due_ms, kind, subject)
+            raise
         shard.call_after()
     return looked
+
+
+def _plan(state: State, entry: Entry) -> tuple[Entry, int, Failure | None]:
+    subject = entry[3]
+    if not isinstance(subject, Delivery):
+        return entry, 0, None
+    failure = _failure_of(entry[2], subject)
+    return entry, wait_before_retry(state, subject.record, failure.error), failure
 
 
 def _renewed(shard: Shard, entry: Entry, now: int) -> bool:
@@ -261,11 +267,8 @@ def _lose(
             delivery.armed_ms = delivery.expires_ms
             shard.deadlines.push(delivery.expires_ms, LEASE, delivery)
             return
-        delivery.expires_ms = None
         if state.events.any:
             emit(state, record.queue, "stalled", record.id, now, {"error": failure.error})
-    else:
-        delivery.timeout_ms = None
     end_run(state, record.queue, record, failure, wait_ms, now, by_sweep=kind == LEASE)
 
 

@@ -61,8 +61,10 @@ def _rebuild_queue(state: State, queue: QueueState, records: list[JobRecord], no
     records = [r for r in records if r.state <= FAILED]
     queue.admitted = len(records)
     queue.departed = 0
+    for record in records:
+        if record.state != ACTIVE:
+            record.delivery = None
     for record in sorted((r for r in records if r.state == PENDING), key=_admission):
-        record.delivery = None
         queue.place(record, now)
     for record in sorted(records, key=_entered):
         deadlines = queue.shard.deadlines

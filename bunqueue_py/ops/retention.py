@@ -16,41 +16,41 @@ _BITE = 256
 
 def trim(state: State) -> None:
     """After a completion, outside every lock: lets the oldest completed jobs go until the bounds
-    hold with some room to spare; leaves a proof of each. One thread at a time; a second one has
-    nothing to do."""
-    config, shards = state.config, state.shards.shards
-    keep = config.keep_completed
-    count = sum(shard.finished for shard in shards)
-    size = sum(shard.finished_bytes for shard in shards)
-    if (keep is None or count <= keep) and size <= config.max_completed_bytes:
-        return
-    if not state.retention.acquire(False):
-        return
-    try:
-        excess = 0
-        if keep is not None and count > keep:
-            excess = count - keep + min(keep // 50, 1000)
-        _evict(state, excess, size - config.max_completed_bytes)
-    finally:
-        state.retention.release()
+    hold with some room to spare; leaves a proof of each.
 
-
-def _evict(state: State, excess: int, excess_bytes: int) -> None:
+    Several threads may be at it: each looks at what is over before each bite. A lock would have
+    to be taken without blocking, and an exception could then leave it taken for ever.
+    """
+    if _excess(state, 0) == (0, 0):
+        return
+    keep = state.config.keep_completed
+    room = 0 if keep is None else min(keep // 50, 1000)
     heads: list[tuple[int, str]] = []
     for queue in list(state.queues.values()):
         oldest = _oldest_ms(queue)
         if oldest is not None:
             heads.append((oldest, queue.name))
     heapify(heads)
-    while heads and (excess > 0 or excess_bytes > 0):
+    while heads:
+        jobs, size = _excess(state, room)
+        if not jobs and not size:
+            return
         _, name = heappop(heads)
-        until = heads[0][0] if heads else None
-        gone, freed = _bite(state, state.queues[name], until, excess, excess_bytes)
-        excess -= gone
-        excess_bytes -= freed
+        _bite(state, state.queues[name], heads[0][0] if heads else None, jobs, size)
         oldest = _oldest_ms(state.queues[name])
         if oldest is not None:
             heappush(heads, (oldest, name))
+
+
+def _excess(state: State, room: int) -> tuple[int, int]:
+    """How many completed jobs, and bytes of them, are beyond the bounds; `room` more jobs are
+    counted as beyond."""
+    config, shards = state.config, state.shards.shards
+    jobs = 0
+    if config.keep_completed is not None:
+        jobs = sum(shard.finished for shard in shards) - config.keep_completed + room
+    size = sum(shard.finished_bytes for shard in shards) - config.max_completed_bytes
+    return max(0, jobs), max(0, size)
 
 
 def _oldest_ms(queue: QueueState) -> int | None:
@@ -62,18 +62,16 @@ def _oldest_ms(queue: QueueState) -> int | None:
 
 def _bite(
     state: State, queue: QueueState, until: int | None, excess: int, excess_bytes: int
-) -> tuple[int, int]:
-    """Lets up to 256 of the queue's oldest go, none younger than `until`."""
+) -> None:
+    """Lets up to 256 of the queue's oldest go, none but the first younger than `until`."""
     shard = queue.shard
     with queue.lock:
         if shard.gate:
             enter(state, shard)
-        before = shard.finished_bytes
         gone = _how_many(queue, until, excess, excess_bytes)
         shard.gate = BROKEN
         evict(state, queue, gone)
         shard.gate = OPEN
-        return gone, before - shard.finished_bytes
 
 
 def _how_many(queue: QueueState, until: int | None, excess: int, excess_bytes: int) -> int:

@@ -82,14 +82,14 @@ class DelayedMachine(RuleBasedStateMachine):
         assert index.count_due(now) == (len(due) - high, high)
         for prioritized in (False, True):
             expected = [
-                (r.run_at_ms + 5, r)
-                for _, r in sorted(due, key=lambda entry: (entry[1].run_at_ms, entry[0]))
+                (r.run_at_ms + 5, number, r)
+                for number, r in sorted(due, key=lambda entry: (entry[1].run_at_ms, entry[0]))
                 if (r.priority > 0) is prioritized
             ]
             assert list(index.due(now, 5, prioritized=prioritized)) == expected
             backwards = index.due(now, 5, prioritized=prioritized, newest_first=True)
             assert list(backwards) == expected[::-1]
-        waiting = [(r.entered_ms, r) for r in records if r.run_at_ms > now]
+        waiting = [(r.entered_ms, number, r) for number, r in self.model if r.run_at_ms > now]
         assert list(index.waiting(now)) == waiting
         assert list(index.waiting(now, newest_first=True)) == waiting[::-1]
         assert all(index.holds(record) for record in records)

@@ -76,6 +76,13 @@ class ReadyQueueMachine(RuleBasedStateMachine):
         record.run_at_ms = max(0, self.now - late)
         self.take_in(record, self.seq)
 
+    @rule(priority=st.sampled_from([-1, 0, 3]), lifo=st.booleans())
+    def come_due(self, priority: int, lifo: bool) -> None:
+        self.seq += 1
+        record = record_of(self.seq, priority, lifo, self.now)
+        self.queue.push(record, self.seq, by_time=True)
+        self.model.append(Entry(record, self.seq))
+
     @rule()
     def pop(self) -> None:
         expected = min(self.model, key=lambda entry: entry.place, default=None)
@@ -123,11 +130,18 @@ class ReadyQueueMachine(RuleBasedStateMachine):
         rest = [entry.record for entry in self.model if entry.record.priority <= 0]
         for prioritized, records in ((True, high), (False, rest)):
             for newest_first in (False, True):
-                seen = list(self.queue.entered(prioritized=prioritized, newest_first=newest_first))
+                streams = [
+                    list(stream)
+                    for stream in self.queue.entered(
+                        prioritized=prioritized, newest_first=newest_first
+                    )
+                ]
+                seen = [record for stream in streams for record in stream]
                 assert len(seen) == len(records)
                 assert set(seen) == set(records)
-                moments = [record.entered_ms for record in seen]
-                assert moments == sorted(moments, reverse=newest_first)
+                for stream in streams:
+                    moments = [record.entered_ms for record in stream]
+                    assert moments == sorted(moments, reverse=newest_first)
 
     @invariant()
     def stale_marks_are_bounded(self) -> None:

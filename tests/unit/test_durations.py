@@ -62,9 +62,7 @@ def test_a_part_of_a_millisecond_is_rounded_up(value: object, ms: int) -> None:
     assert to_ms(value, "delay") == ms
 
 
-def test_a_whole_number_of_milliseconds_given_as_a_float_is_not_rounded_up_by_its_last_bit() -> (
-    None
-):
+def test_whole_milliseconds_given_as_a_float_are_not_rounded_up_by_their_last_bit() -> None:
     wrong = [ms for ms in range(0, 100_000, 7) if to_ms(ms / 1000, "delay") != ms]
     assert wrong == []
 
@@ -136,9 +134,9 @@ def test_what_rounds_up_to_a_millisecond_is_not_zero(value: object) -> None:
 
 
 def test_a_refusal_is_a_value_error_of_the_library() -> None:
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(BunqueueError) as caught:
         to_ms(-1, "delay")
-    assert isinstance(caught.value, BunqueueError)
+    assert isinstance(caught.value, ValueError)
 
 
 def test_a_timeout_of_none_stays_none_and_is_no_zero() -> None:

@@ -352,9 +352,7 @@ def test_a_run_at_that_is_past_means_now(manager: QueueManager, days: int) -> No
     assert manager.pull("mail") == job
 
 
-def test_a_run_at_long_past_does_not_overtake_a_higher_priority_when_the_wall_clock_is_ahead() -> (
-    None
-):
+def test_a_run_at_long_past_overtakes_no_higher_priority_when_the_wall_clock_is_ahead() -> None:
     clock = VirtualClock(START)
     with QueueManager(clock=clock, background=False) as manager:
         clock.set_wall_clock(START + timedelta(seconds=1))
@@ -751,6 +749,16 @@ NUMBERS: dict[str, tuple[str, Callable[[QueueManager, Job, Any], object], list[o
         BAD_BOOLS,
     ),
     "fail error": ("error", lambda m, j, v: m.fail(j, v), [None, 5, b"no", True, ValueError]),
+    "dlq offset": (
+        "offset",
+        lambda m, j, v: Queue("mail", m).dlq.entries(offset=v),
+        [*BAD_INTS, -1],
+    ),
+    "dlq limit": (
+        "limit",
+        lambda m, j, v: Queue("mail", m).dlq.entries(limit=v),
+        [*BAD_INTS, -1, 1_000_001],
+    ),
 }
 
 

@@ -225,6 +225,27 @@ def test_what_came_due_stands_where_it_came_due_before_and_after_it_was_moved(
     assert names(queue.get_jobs(state, newest_first=True)) == expected[::-1]
 
 
+@pytest.mark.parametrize("priority", [0, 5])
+def test_jobs_due_by_delay_and_by_moment_stand_in_one_order(
+    queue: Queue, manager: QueueManager, clock: VirtualClock, priority: int
+) -> None:
+    for second in (8, 2, 6, 4):
+        moment = START + timedelta(seconds=second)
+        queue.add(f"delayed to {second}", delay=second, priority=priority)
+        queue.add(f"moment {second + 1}", run_at=moment + timedelta(seconds=1), priority=priority)
+    expected = names(queue.get_jobs("delayed"))
+    assert len(expected) == 8
+    clock.advance(seconds=10)
+    in_order = sorted(expected, key=lambda name: int(name.split()[-1]))
+    state = "prioritized" if priority else "waiting"
+    assert names(queue.get_jobs(state)) == in_order
+    queue.add("pulled", priority=100)
+    assert manager.pull(queue).name == "pulled"  # which moved what was due
+    assert names(queue.get_jobs(state)) == in_order
+    assert names(queue.get_jobs(state, newest_first=True)) == in_order[::-1]
+    assert names(manager.pull_batch(queue, 8)) == in_order
+
+
 def test_a_job_that_comes_back_stands_at_the_end(
     queue: Queue, manager: QueueManager, clock: VirtualClock
 ) -> None:

@@ -86,7 +86,7 @@ def test_the_order_is_checked_against_every_lock_held_not_only_the_newest() -> N
 def test_re_entry_is_an_error_and_not_a_hang() -> None:
     lock = make_lock("shard 0", SHARD)
     with lock:
-        with pytest.raises(LockOrderError, match="shard 0.*twice by one thread"):
+        with pytest.raises(LockOrderError, match=r"shard 0.*twice by one thread"):
             lock.acquire()
         assert lock.locked()
     assert not lock.locked()
