@@ -112,7 +112,8 @@ class QueueState:
                 record.run_at_ms = max(0, now - (wall - record.run_at_ms))
                 record.need_side().anchored = False
                 due.append(record)
-        for record in due:
+        # in the order in which they came due, which is that in which listings show them
+        for record in sorted(due, key=_run_at):
             record.entered_ms = record.run_at_ms
             self.ready.push(record, seq_of(record) or 0, by_time=True)
         return len(due)
@@ -244,6 +245,10 @@ class QueueState:
             f"{self.name}: {self.admitted} came, {self.departed} left, but {size} are here"
         )
         assert len(self.waiters) == len(set(self.waiters.line)), "a waiter stands twice in line"
+
+
+def _run_at(record: JobRecord) -> int:
+    return record.run_at_ms
 
 
 _STATES = {
