@@ -293,8 +293,8 @@ class QueueManager:
             if result is not None:
                 try:
                     data = dumps(result)
-                    if len(data) > bound:
-                        raise push.too_large(self._state, "the result", len(data))
+                    if data.__class__ is not bytes or len(data) > bound:
+                        data = push.encode(self._state, result, "the result")
                 except Exception as raised:  # as in ack
                     broken.append((len(settled), job_id, token, raised))
                     continue
@@ -392,8 +392,8 @@ class QueueManager:
         custom_id: str | None = None,
     ) -> Job | None:
         """The job by its id, or by queue and custom id; `None` if there is none."""
-        if (job_id is None) == (custom_id is None):
-            raise ValidationError("give job_id, or queue and custom_id")
+        if (job_id is None) == (custom_id is None) or (job_id is None) == (queue is None):
+            raise ValidationError("give job_id alone, or queue and custom_id")
         if job_id is not None:
             found = query.get_job(self._state, _identify(job_id, None)[0])
         else:

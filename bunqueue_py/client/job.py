@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..durations import ms_to_moment, optional_moment
-from ..errors import JobNotFoundError
+from ..errors import JobNotFoundError, SerializationError
 from ..model.job import UNREAD, JobSnapshot, plain_timeline
 from ..model.side import AttemptRow
 from ..types import Attempt, Duration, JobState, TimelineEntry
@@ -72,7 +72,14 @@ class Job(JobSnapshot):
                     raise self._gone()
                 data = found.data
             else:
-                data = self._manager.decode(encoded)
+                try:
+                    data = self._manager.decode(encoded)
+                except (SerializationError, MemoryError):
+                    raise
+                except Exception as error:  # a serializer of the application's may raise anything
+                    raise SerializationError(
+                        f"the data of job {self._id} cannot be decoded: {error!r}"
+                    ) from error
             self._value = data
         return data
 

@@ -91,7 +91,7 @@ class Queue:
         """Adds up to 100,000 jobs, given as `JobSpec` or (name, data), in one unit; returns them
         in order. One that is invalid refuses all, and is named `jobs[i]` in the error."""
         if self._defaults:
-            jobs = [self._with_defaults(spec) for spec in jobs]
+            jobs = map(self._with_defaults, jobs)
         return self._manager.push_batch(self._name, jobs)
 
     def _merged(self, options: dict[str, Any]) -> dict[str, Any]:
@@ -104,6 +104,7 @@ class Queue:
         return merged
 
     def _with_defaults(self, spec: JobSpec | tuple[str, Any]) -> JobSpec | tuple[str, Any]:
+        # whatever is wrong with the entry is for push_batch to say, which knows its number
         if isinstance(spec, JobSpec):
             return JobSpec(spec.name, spec.data, **self._merged(spec.options))
         if isinstance(spec, tuple) and len(spec) == 2:

@@ -164,32 +164,39 @@ def update_progress(
 
 def judge_due(state: State, shard: Shard) -> int:
     """Judges up to 64 deadlines of the shard that have passed; returns how many it looked at."""
+    due: list[Entry] = []
+    try:
+        looked = _collect_due(state, shard, due)
+        if due:
+            # between the two holds: a custom back-off is the application's code
+            _apply(state, shard, [_plan(state, entry) for entry in due])
+    except BaseException:
+        # what was taken out and not judged is judged in a later pass
+        with shard.lock:
+            for due_ms, _, kind, subject in due:
+                shard.deadlines.push(due_ms, kind, subject)
+        raise
+    shard.call_after()
+    return looked
+
+
+def _collect_due(state: State, shard: Shard, due: list[Entry]) -> int:
+    """Takes up to 64 passed deadlines out into `due`, but for those that have moved on; returns
+    how many it looked at."""
+    looked = 0
     with shard.lock:
         if shard.gate:
             enter(state, shard)
         now = state.now()
-        due: list[Entry] = []
         shard.gate = BROKEN
-        looked = 0
         while looked < BITE:
             entry = shard.deadlines.pop_due(now)
             if entry is None:
                 break
             looked += 1
-            if _renewed(shard, entry, now):
-                continue
-            due.append(entry)
+            if not _renewed(shard, entry, now):
+                due.append(entry)
         shard.gate = OPEN
-    if due:
-        try:
-            # between the two holds: a custom back-off is the application's code
-            _apply(state, shard, [_plan(state, entry) for entry in due])
-        except BaseException:
-            with shard.lock:
-                for due_ms, _, kind, subject in due:
-                    shard.deadlines.push(due_ms, kind, subject)
-            raise
-        shard.call_after()
     return looked
 
 

@@ -45,6 +45,8 @@ def pull(
     with queue.lock:
         if shard.gate:
             enter(state, shard)
+        if waiter is not None and waiter.cancelled:
+            return []
         shard.gate = BROKEN
         views = _take(state, queue, limit, lease_ms, owner, claim)
         shard.gate = OPEN
@@ -287,8 +289,8 @@ def cancel(state: State, queue_name: str, waiter: Waiter) -> None:
         return
     with queue.lock:
         if waiter in queue.waiters.line:
-            queue.waiters.leave(waiter)
             waiter.wake()
+            queue.waiters.leave(waiter)
 
 
 def others_wait(state: State, queue_name: str) -> bool:

@@ -35,9 +35,17 @@ def find_queue(state: State, name: object) -> QueueState:
 def encode(state: State, data: Any, what: str) -> bytes:
     """The encoded value, within `max_data_bytes`."""
     encoded = state.dumps(data)
+    if encoded.__class__ is not bytes:
+        raise no_bytes(state, encoded)
     if len(encoded) > state.max_data_bytes:
         raise too_large(state, what, len(encoded))
     return encoded
+
+
+def no_bytes(state: State, encoded: Any) -> SerializationError:
+    """The error of a serializer that does not keep its promise."""
+    name = state.config.serializer.name
+    return SerializationError(f"serializer {name!r} returned {shown(encoded)} where bytes are due")
 
 
 def too_large(state: State, what: str, size: int) -> SerializationError:
@@ -157,6 +165,8 @@ def _draft(
     except (KeyError, TypeError):
         name = cache.name(name)
     encoded = state.dumps(data)
+    if encoded.__class__ is not bytes:
+        raise no_bytes(state, encoded)
     if len(encoded) > state.max_data_bytes:
         raise too_large(state, "data", len(encoded))
     return JobRecord(state.new_id(), queue, name, shared, priority, encoded), own

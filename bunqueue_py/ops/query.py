@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from ..errors import ResultExpiredError
+from ..errors import ResultExpiredError, SerializationError
 from ..model.job import COMPLETED, JobRecord, JobSnapshot
 from ..shard.queue_state import QueueState
 from ..state import State
@@ -87,7 +87,17 @@ def decode_result(state: State, job_id: str) -> Any:
             f"job {job_id} completed, but its result was evicted: only the "
             f"{state.config.keep_results:,} used last are kept (keep_results)"
         )
-    return state.loads(data)
+    return decode(state, data, f"the result of job {job_id}")
+
+
+def decode(state: State, data: bytes, what: str) -> Any:
+    """The value, or `SerializationError` whatever the serializer raised."""
+    try:
+        return state.loads(data)
+    except (SerializationError, MemoryError):
+        raise
+    except Exception as error:  # a serializer of the application's may raise anything
+        raise SerializationError(f"{what} cannot be decoded: {error!r}") from error
 
 
 def get_jobs(

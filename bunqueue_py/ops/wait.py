@@ -18,7 +18,7 @@ from ..shard.queue_state import QueueState
 from ..shard.shard import Watcher
 from ..shard.waiters import Waiter
 from ..state import State
-from .query import decode_result, queue_of
+from .query import decode, decode_result, queue_of
 from .recover import enter
 
 
@@ -147,7 +147,8 @@ def _read(state: State, job_id: str, watcher: Watcher) -> Any:
     assert watcher.outcome is not None
     kind, value = watcher.outcome
     if kind == "completed":
-        return None if value is None else state.loads(value)  # type: ignore[arg-type]
+        assert value is None or isinstance(value, bytes)
+        return None if value is None else decode(state, value, f"the result of job {job_id}")
     if kind == "failed":
         assert isinstance(value, Failure)
         raise JobFailedError(job_id, str(value.reason), value.error, value.stack)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 
@@ -20,14 +21,16 @@ class Waiter:
     def wake(self) -> None:
         """Ends the wait that is under way, or the next one."""
         if not self.woken:
+            # in this order: an exception between must not leave it marked but asleep; it may
+            # leave the lock free and unmarked, and then there is nothing to release
+            with contextlib.suppress(RuntimeError):
+                self.lock.release()
             self.woken = True
-            self.lock.release()
 
     def rearm(self) -> None:
         """Makes it ready for another wait; the caller knows that no wake is under way."""
-        if self.woken:
-            self.lock.acquire(False)
-            self.woken = False
+        self.lock.acquire(False)
+        self.woken = False
 
 
 class Waiters:
@@ -64,7 +67,8 @@ class Waiters:
         line = self.line
         self.timer_ms = None
         while n > 0 and line:
-            line.popleft().wake()
+            line[0].wake()
+            line.popleft()
             n -= 1
 
     def due(self, moment_ms: int) -> None:

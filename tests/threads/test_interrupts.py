@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -50,7 +50,7 @@ LEASE = 30
 # -- throwing at the n-th line ---------------------------------------------------------------
 
 
-@lru_cache(maxsize=None)
+@cache
 def lock_lines(path: str) -> frozenset[int]:
     """The lines of `with ...lock` statements and of `finally` parts that release a lock: a trace
     function is called there at moments (before the release, and between it and the return) at
@@ -817,6 +817,33 @@ def test_an_exception_in_what_wakes_a_blocked_pull_loses_no_wake(
     assert at > 5
 
 
+# -- a hole in the interpreter ---------------------------------------------------------------
+
+
+def conditional_loops(node: ast.AST) -> Iterator[ast.While]:
+    """The `while` loops with a condition inside the node, those of inner functions left out."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            continue
+        if isinstance(child, ast.While) and not isinstance(child.test, ast.Constant):
+            yield child
+        yield from conditional_loops(child)
+
+
+def test_no_conditional_loop_stands_directly_in_a_locked_section() -> None:
+    """CPython 3.13 (3.13.0 was tried) does not guard the jump back of `while condition:` by the
+    `with` or `try` around it: a Ctrl-C that lands there would keep the lock for ever. A `for`
+    loop, `while True` and a loop in a called function are guarded."""
+    found = []
+    for path in sorted(Path(PACKAGE).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.With) and any(
+                "lock" in ast.unparse(item.context_expr) for item in node.items
+            ):
+                found += [f"{path.name}:{loop.lineno}" for loop in conditional_loops(node)]
+    assert found == []
+
+
 # -- at random moments -----------------------------------------------------------------------
 
 
@@ -852,7 +879,7 @@ class Victim:
                     self._step()
                 with self._gate:
                     under_way, self._ready = not self._ready, False
-                while under_way:  # what was thrown must land in here
+                for _ in range(1000 * under_way):  # what is under way must land in here
                     pass
             except (KeyboardInterrupt, MemoryError):
                 self.caught += 1
@@ -893,13 +920,15 @@ class Books:
             self.applied.append(job.id)
 
 
-def bombard(books: Books, error: type[BaseException], throws: int) -> int:
-    """Four threads push and pull while `throws` exceptions hit them; returns how many landed."""
+def bombard(books: Books, error: type[BaseException], hits: int) -> None:
+    """Four threads push and pull until that many exceptions have hit them."""
     dice = random.Random()
     victims = [Victim(step) for step in (books.push, books.work, books.work, books.push)]
     for victim in victims:
         victim.thread.start()
-    for _ in range(throws):
+    deadline = time.monotonic() + 30 * TIMEOUT
+    while sum(victim.caught for victim in victims) < hits:
+        assert time.monotonic() < deadline, "the exceptions do not land"
         dice.choice(victims).throw(error)
         for _ in range(dice.randrange(200)):
             pass
@@ -911,7 +940,6 @@ def bombard(books: Books, error: type[BaseException], throws: int) -> int:
         assert not victim.thread.is_alive(), "a thread hangs: a lock was lost"
         if victim.problem is not None:
             raise victim.problem
-    return sum(victim.caught for victim in victims)
 
 
 def close_the_books(books: Books, clock: VirtualClock, *, may_fail: bool) -> None:
@@ -929,7 +957,8 @@ def close_the_books(books: Books, clock: VirtualClock, *, may_fail: bool) -> Non
         while manager.run_pending():
             pass
     counts = manager.counts("q")
-    assert not (counts.active or counts.delayed or len_ready(counts)), f"left over: {counts}"
+    unfinished = counts.active + counts.delayed + len_ready(counts)
+    assert unfinished == 0, f"left over: {counts}"
     twice = [job_id for job_id, n in Counter(books.applied).items() if n > 1]
     assert not twice, "a job was completed twice"
     assert len(books.pushed) == len(set(books.pushed))
@@ -937,6 +966,12 @@ def close_the_books(books: Books, clock: VirtualClock, *, may_fail: bool) -> Non
     assert set(states) <= ({"completed", "failed"} if may_fail else {"completed"}), states
     assert counts.completed + counts.failed == counts.total >= len(books.pushed)
     check(manager._state)
+
+
+IGNORED = pytest.mark.filterwarnings(
+    # an exception that lands in a weak reference's callback is "ignored" by the interpreter
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 
 
 @pytest.fixture
@@ -949,6 +984,7 @@ def busy_switching() -> Iterator[None]:
 
 
 @pytest.mark.slow
+@IGNORED
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 @pytest.mark.usefixtures("busy_switching")
 def test_exceptions_thrown_into_busy_threads_lose_and_double_no_job(
@@ -960,7 +996,6 @@ def test_exceptions_thrown_into_busy_threads_lose_and_double_no_job(
     """Plain locks, because a checking one is Python code that the exception itself could tear."""
     caplog.set_level(100)
     monkeypatch.setenv("BUNQUEUE_CHECK_LOCKS", "0")
-    landed = 0
     for seed in range(slow_rounds(2, 10)):
         clock = VirtualClock()
         config = ManagerConfig(shards=1, keep_completed=None)
@@ -968,13 +1003,13 @@ def test_exceptions_thrown_into_busy_threads_lose_and_double_no_job(
             clock=clock, background=False, config=config, _ids=SeededIds(seed)
         ) as manager:
             books = Books(manager)
-            landed += bombard(books, error, slow_rounds(1_000, 3_000))
+            bombard(books, error, slow_rounds(300, 1_000))
             # a MemoryError may also hit the encoding of a result, which fails the job for good
             close_the_books(books, clock, may_fail=error is MemoryError)
-    assert landed > 100, "hardly any exception landed"
 
 
 @pytest.mark.slow
+@IGNORED
 def test_signals_in_the_main_thread_lose_and_double_no_job(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -1007,15 +1042,19 @@ def test_signals_in_the_main_thread_lose_and_double_no_job(
                     others.work()
                     others.work()
 
+            def work_until_hit() -> None:
+                # not in the `try` itself: CPython 3.13 does not guard the jump back of a loop
+                while armed:
+                    books.push()
+                    books.work()
+
             thread = threading.Thread(target=beside, daemon=True)
             thread.start()
             for _ in range(slow_rounds(2_000, 10_000)):
                 try:
                     armed = True
                     signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-5, 4e-4))
-                    while armed:
-                        books.push()
-                        books.work()
+                    work_until_hit()
                 except KeyboardInterrupt:
                     landed += 1
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -1026,6 +1065,7 @@ def test_signals_in_the_main_thread_lose_and_double_no_job(
             books.applied += others.applied
             close_the_books(books, clock, may_fail=False)
     finally:
+        armed = False
         stop.set()
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -1033,6 +1073,7 @@ def test_signals_in_the_main_thread_lose_and_double_no_job(
 
 
 @pytest.mark.slow
+@IGNORED
 def test_a_signal_ends_a_blocked_pull_and_hands_its_wake_on(
     monkeypatch: pytest.MonkeyPatch, slow_rounds: Callable[[int, int], int]
 ) -> None:
@@ -1083,5 +1124,6 @@ def test_a_signal_ends_a_blocked_pull_and_hands_its_wake_on(
                 assert second.job.data == 2
                 check(manager._state)
     finally:
+        armed = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -538,13 +538,16 @@ def test_data_that_does_not_decode_stops_nobody_but_its_reader(fault: BaseExcept
         one, two, three = queue.add_bulk([("a", 1), ("b", 2), ("c", 3)])
         serializer.on_loads = fault
         job = manager.pull("mail")
-        with pytest.raises(type(fault)):
+        # what the application's serializer raises comes out as our own error, if it is one at all
+        wrapped = isinstance(fault, Exception) and not isinstance(fault, MemoryError)
+        expected = SerializationError if wrapped else type(fault)
+        with pytest.raises(expected):
             job.data
         manager.fail(job, "undecodable", unrecoverable=True)
         assert manager.get_state(one.id) == "failed"
         assert queue.remove(two)
         assert manager.ack(manager.pull("mail"), "x").applied
-        with pytest.raises(type(fault)):
+        with pytest.raises(expected):
             manager.get_result(three.id)
         check(manager._state)
         serializer.on_loads = None
