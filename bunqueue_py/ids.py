@@ -32,7 +32,7 @@ class SystemIds:
             return str(uuid7())
 
         def token() -> str:
-            return f"{prefix}{next(numbers):x}"
+            return f"{prefix}-{next(numbers)}"
 
         self.job_id: Callable[[], str] = job_id
         self.token: Callable[[], str] = token

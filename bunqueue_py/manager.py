@@ -49,6 +49,7 @@ from .tasks.scheduler import Task, TaskLoop
 from .types import Duration, JobCounts, JobState, Outcome
 
 EXIT_TIMEOUT = 5.0
+DEFAULT_LOCK = 30
 _STATE_NAMES = ", ".join(query.ALL_STATES)
 
 
@@ -226,7 +227,7 @@ class QueueManager:
         queue: Any,
         timeout: Duration | None = 0,
         *,
-        lock_duration: Duration | None = 30,
+        lock_duration: Duration | None = DEFAULT_LOCK,
         owner: str | None = None,
     ) -> Job | None:
         """The next job, held by its `token` for `lock_duration` (`None`: without a lock), or
@@ -235,7 +236,7 @@ class QueueManager:
             self._state,
             queue if queue.__class__ is str else _queue_name(queue),
             0 if timeout.__class__ is int and not timeout else timeout_to_ms(timeout),
-            _lease_ms(lock_duration),
+            30_000 if lock_duration is DEFAULT_LOCK else _lease_ms(lock_duration),
             owner if owner is None else checked_name(owner, "owner"),
         )
 
@@ -273,7 +274,9 @@ class QueueManager:
         data = None
         if result is not None:
             try:
-                data = push.encode(self._state, result, "the result")
+                data = self._state.dumps(result)
+                if data.__class__ is not bytes or len(data) > self._state.max_data_bytes:
+                    data = push.encode(self._state, result, "the result")
             except Exception as error:  # whatever serializer is in use may raise what it likes
                 return self._unserializable(job_id, token, error)
         return ops_ack.ack(self._state, job_id, token, data)

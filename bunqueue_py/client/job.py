@@ -225,9 +225,8 @@ class Job(JobSnapshot):
         found = self._manager.get_job(self._id)
         if found is None:
             raise self._gone()
-        for field in JobSnapshot.__slots__:
-            if field not in ("duplicate", "token"):
-                setattr(self, field, getattr(found, field))
+        self._fields = found._fields
+        self._value = UNREAD
         return self
 
     def remove(self) -> bool:

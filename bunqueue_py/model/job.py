@@ -69,64 +69,65 @@ class Delivery:
         self.timeout_ms: int | None = None
 
 
+def _field(i: int) -> Any:
+    return property(lambda self: self._fields[i])
+
+
 class JobSnapshot:
     """What was true of a job when its record was read, under its shard's lock.
 
-    The base of what users hold; `manager` is opaque here. It copies the fields one by one because
-    one is made on every push and pull, and a tuple between would cost a second object.
+    The base of what users hold; `manager` is opaque here. One is made on every push and pull, so
+    what was read goes into one tuple: a store for each field would cost several times as much.
     """
 
-    __slots__ = (
-        "_attempts_made",
-        "_created_ms",
-        "_custom_id",
-        "_encoded",
-        "_finished_ms",
-        "_id",
-        "_manager",
-        "_name",
-        "_options",
-        "_priority",
-        "_queue",
-        "_run_at_ms",
-        "_side",
-        "_started_ms",
-        "_state",
-        "_value",
-        "duplicate",
-        "token",
-    )
+    __slots__ = ("_fields", "_id", "_manager", "_value", "duplicate", "token")
+
+    _queue: str = _field(0)
+    _name: str = _field(1)
+    _options: Options = _field(2)
+    _encoded: bytes | None = _field(3)
+    _priority: int = _field(4)
+    _state: JobState = _field(5)
+    _created_ms: int = _field(6)
+    _run_at_ms: int = _field(7)
+    _started_ms: int | None = _field(8)
+    _finished_ms: int | None = _field(9)
+    _attempts_made: int = _field(10)
+    _custom_id: str | None = _field(11)
+    _side: SideView | None = _field(12)
 
     def __init__(
         self, manager: Any, record: JobRecord, state: JobState, duplicate: bool = False
     ) -> None:
         self._manager = manager
-        self._state = state
         self._value: Any = UNREAD
         #: True when an existing job came back in place of a new one.
         self.duplicate = duplicate
         self._id = record.id
-        self._queue: str = record.queue.name
-        self._name = record.name
-        self._options = record.options
-        self._encoded: bytes | None = record.data
-        self._priority = record.priority
-        self._created_ms = record.created_ms
-        self._run_at_ms = record.run_at_ms
-        self._started_ms = record.started_ms
-        self._attempts_made = record.attempts_made
-        self._custom_id = record.custom_id
         delivery, side = record.delivery, record.side
         self.token: str | None = None if delivery is None else delivery.token
-        self._side: SideView | None = None if side is None else side_view(side)
-        self._finished_ms: int | None = record.entered_ms if record.state > ACTIVE else None
+        self._fields: tuple[Any, ...] = (
+            record.queue.name,
+            record.name,
+            record.options,
+            record.data,
+            record.priority,
+            state,
+            record.created_ms,
+            record.run_at_ms,
+            record.started_ms,
+            record.entered_ms if record.state > ACTIVE else None,
+            record.attempts_made,
+            record.custom_id,
+            None if side is None else side_view(side),
+        )
 
     def detach(self, *, with_data: bool = True) -> Self:
         """Gives up the token (looking a job up gives no hold on its delivery), and the payload
         if so asked; returns itself."""
         self.token = None
         if not with_data:
-            self._encoded = None
+            self._fields = (*self._fields[:3], None, *self._fields[4:])
         return self
 
 

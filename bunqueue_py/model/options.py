@@ -170,7 +170,11 @@ class OptionsCache:
             return self.default, priority, own
         try:
             # the types too: True == 1 == 1.0, and they are not equally welcome
-            key = (*given.items(), *map(type, given.values()))
+            if len(given) == 1:
+                ((option, value),) = given.items()
+                key: tuple[Any, ...] = (option, value, value.__class__)
+            else:
+                key = (*given.items(), *map(type, given.values()))
             shared = self._made.get(key)
         except TypeError:  # an unhashable value: validate it the slow way, every time
             return _shared(given, self._max_timeline), priority, own

@@ -73,7 +73,12 @@ def pull_one(
             enter(state, shard)
         now = state.now()
         shard.gate = BROKEN
-        record = None if queue.paused else _next(state, queue, now, 1)
+        if queue.delayed.members or queue.anchored.members or queue.paused:
+            record = None if queue.paused else _next(state, queue, now, 1)
+        else:
+            record = queue.ready.pop()
+            if record is not None and record.options.ttl_ms is not None:
+                record = _next_unexpired(state, queue, record, now)
         view = None if record is None else _start(state, queue, record, now, lease_ms, owner, True)
         shard.gate = OPEN
     if shard.after:
@@ -183,18 +188,27 @@ def _take(
 
 def _next(state: State, queue: QueueState, now: int, wanted: int) -> JobRecord | None:
     """The next job to run, out of the ready queue; what has come due is moved there first."""
-    ready = queue.ready
     if queue.delayed.members or queue.anchored.members:
         moved = queue.promote_due(now, state.wall())
         if moved > wanted and queue.waiters.line:
             queue.waiters.wake(moved - wanted)
-    while True:
-        record = ready.pop()
-        if record is None or record.options.ttl_ms is None or not is_expired(record, now):
-            return record
+    record = queue.ready.pop()
+    if record is not None and record.options.ttl_ms is not None:
+        return _next_unexpired(state, queue, record, now)
+    return record
+
+
+def _next_unexpired(
+    state: State, queue: QueueState, record: JobRecord | None, now: int
+) -> JobRecord | None:
+    """The record if its ttl has not run out; otherwise ends it, and returns the next that may
+    run."""
+    while record is not None and is_expired(record, now):
         # back to its place first: an expired job ends as every pending one does
-        ready.push(record, seq_of(record) or 0)
+        queue.ready.push(record, seq_of(record) or 0)
         expire(state, queue, record, now)
+        record = queue.ready.pop()
+    return record
 
 
 def _start(

@@ -73,8 +73,23 @@ def push(
             enter(state, shard)
         now = state.now()
         shard.gate = BROKEN
-        admitted, job_state = _admit(state, queue, record, own, now)
-        job = state.snapshot(admitted, job_state, admitted is not record)
+        if (
+            own is None
+            and record.priority == 0
+            and record.options is state.options.default
+            and not state.events.any
+            and not queue.waiters.line
+        ):
+            # the short way of _admit, in line: a plain job, and nobody to tell
+            record.created_ms = record.run_at_ms = record.entered_ms = now
+            queue.admitted += 1
+            queue.seq += 1
+            state.index[record.id] = record
+            queue.ready.append(record, queue.seq)
+            job = state.snapshot(record, _WAITING)
+        else:
+            admitted, job_state = _admit(state, queue, record, own, now)
+            job = state.snapshot(admitted, job_state, admitted is not record)
         shard.gate = OPEN
     if job.duplicate:
         job.detach()

@@ -19,15 +19,6 @@ _TOP = MAX_PRIORITY + 1
 _COMPACT_AT = 64
 
 
-def heap_key(record: JobRecord, seq: int) -> int:
-    """The place of a record as one integer, smaller first: priority descending; then LIFO before
-    FIFO; LIFO newest first, FIFO by run_at and admission number."""
-    rank = (_TOP - record.priority) << _RANK_SHIFT
-    if record.options.lifo:
-        return rank | (_LIMIT - 1 - seq)
-    return rank | _FIFO | record.run_at_ms << SEQ_BITS | seq
-
-
 def seq_of(record: JobRecord) -> int | None:
     """The admission number in the record's key; `None` if it has no key."""
     key = record.key
@@ -39,6 +30,9 @@ def seq_of(record: JobRecord) -> int | None:
 
 class ReadyQueue:
     """Ready jobs in the order they will run.
+
+    A place in the heap is one integer, smaller first: priority descending; then LIFO before FIFO;
+    LIFO newest first, FIFO by run_at and admission number.
 
     The lane takes jobs of priority 0, FIFO, as they are pushed: its order is that of admission,
     and a record's `key` there is its bare admission number. Everything else, and whatever comes
@@ -69,8 +63,16 @@ class ReadyQueue:
     def push(self, record: JobRecord, seq: int, *, by_time: bool = False) -> None:
         """Takes any other ready record; `seq` is its admission number, `by_time` says that its
         moment has come (and not somebody put it here)."""
-        key = record.key = heap_key(record, seq)
-        (self.promoted if by_time else self.members)[key] = record
+        rank = (_TOP - record.priority) << _RANK_SHIFT
+        if record.options.lifo:
+            key = rank | (_LIMIT - 1 - seq)
+        else:
+            key = rank | _FIFO | record.run_at_ms << SEQ_BITS | seq
+        record.key = key
+        if by_time:
+            self.promoted[key] = record
+        else:
+            self.members[key] = record
         heappush(self.heap, key)
         if record.priority > 0:
             self.prioritized += 1
