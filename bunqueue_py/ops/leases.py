@@ -189,7 +189,7 @@ def _collect_due(state: State, shard: Shard, due: list[Entry]) -> int:
             enter(state, shard)
         now = state.now()
         shard.gate = BROKEN
-        while looked < BITE:
+        for _ in range(BITE):
             entry = shard.deadlines.pop_due(now)
             if entry is None:
                 break

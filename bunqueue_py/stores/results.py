@@ -80,7 +80,7 @@ class ProofStore:
             proofs = self._proofs
             for entry in left:
                 proofs[entry[0]] = entry
-            while len(proofs) > self.LIMIT:
+            for _ in range(len(proofs) - self.LIMIT):
                 proofs.popitem(last=False)
 
     def get(self, job_id: str) -> Proof | None:
