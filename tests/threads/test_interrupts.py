@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import ctypes
+import dis
+import logging
 import random
 import signal
 import sys
@@ -68,6 +70,14 @@ def lock_lines(path: str) -> frozenset[int]:
     return frozenset(lines)
 
 
+def jumps_back(frame: FrameType) -> bool:
+    """Whether the frame stands at the end of a loop's round. What a trace function raises there,
+    in a comprehension, escapes the `try` around it on CPython 3.13; what a signal raises does
+    not. Loops for which that is otherwise are found by the test of conditional loops below."""
+    code = frame.f_code.co_code
+    return dis.opname[code[frame.f_lasti]].startswith("JUMP_BACKWARD")
+
+
 class Trap:
     """Raises `error` at the n-th line of the engine that runs while it is set (0: never)."""
 
@@ -92,7 +102,7 @@ class Trap:
 
     def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
         path = frame.f_code.co_filename
-        if event == "line" and frame.f_lineno not in lock_lines(path):
+        if event == "line" and frame.f_lineno not in lock_lines(path) and not jumps_back(frame):
             self.lines += 1
             if self.lines == self.at:
                 sys.settrace(None)
@@ -975,6 +985,14 @@ IGNORED = pytest.mark.filterwarnings(
 
 
 @pytest.fixture
+def quiet() -> Iterator[None]:
+    """Nothing is logged: an exception in the middle of `logging` would leave its locks taken."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
 def busy_switching() -> Iterator[None]:
     """Threads take turns far more often than usual."""
     before = sys.getswitchinterval()
@@ -986,15 +1004,13 @@ def busy_switching() -> Iterator[None]:
 @pytest.mark.slow
 @IGNORED
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-@pytest.mark.usefixtures("busy_switching")
+@pytest.mark.usefixtures("busy_switching", "quiet")
 def test_exceptions_thrown_into_busy_threads_lose_and_double_no_job(
     error: type[BaseException],
     monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
     slow_rounds: Callable[[int, int], int],
 ) -> None:
     """Plain locks, because a checking one is Python code that the exception itself could tear."""
-    caplog.set_level(100)
     monkeypatch.setenv("BUNQUEUE_CHECK_LOCKS", "0")
     for seed in range(slow_rounds(2, 10)):
         clock = VirtualClock()
@@ -1011,12 +1027,9 @@ def test_exceptions_thrown_into_busy_threads_lose_and_double_no_job(
 @pytest.mark.slow
 @IGNORED
 def test_signals_in_the_main_thread_lose_and_double_no_job(
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    slow_rounds: Callable[[int, int], int],
+    monkeypatch: pytest.MonkeyPatch, slow_rounds: Callable[[int, int], int], quiet: None
 ) -> None:
     """Real signals, as Ctrl-C sends them, beside another thread that works undisturbed."""
-    caplog.set_level(100)
     monkeypatch.setenv("BUNQUEUE_CHECK_LOCKS", "0")
     dice = random.Random()
     armed = False
@@ -1075,7 +1088,7 @@ def test_signals_in_the_main_thread_lose_and_double_no_job(
 @pytest.mark.slow
 @IGNORED
 def test_a_signal_ends_a_blocked_pull_and_hands_its_wake_on(
-    monkeypatch: pytest.MonkeyPatch, slow_rounds: Callable[[int, int], int]
+    monkeypatch: pytest.MonkeyPatch, slow_rounds: Callable[[int, int], int], quiet: None
 ) -> None:
     """Main thread and another wait; the main thread leaves by Ctrl-C about when a job comes:
     one of the two has it, or it is still there for the taking, and the other never sleeps on."""
