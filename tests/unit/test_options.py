@@ -144,7 +144,7 @@ GOOD: dict[str, list[object]] = {
     "timeout": [0.001, 1e-9, 5, LONGEST, None],
     "ttl": [0.001, 1e-9, 5, LONGEST, None],
     "custom_id": ["x", "x" * 256, "\N{SNOWMAN} with spaces", None],
-    "deduplication": [None, Deduplication("x"), Deduplication("x" * 256), Deduplication("\N{SNOWMAN} "),
+    "deduplication": [None, Deduplication("x"), Deduplication("\N{SNOWMAN}" * 256),
                       Deduplication("a", 1e-9, "extend"), Deduplication("a", LONGEST, "replace"),
                       Deduplication("b", timedelta(seconds=1), hold="ttl")],
     "lifo": [True, False],
