@@ -21,6 +21,7 @@ from .config import ManagerConfig as ManagerConfig
 from .default_manager import configure as configure
 from .default_manager import get_default_manager as get_default_manager
 from .errors import BunqueueError as BunqueueError
+from .errors import DuplicateJobError as DuplicateJobError
 from .errors import ForkedManagerError as ForkedManagerError
 from .errors import JobFailedError as JobFailedError
 from .errors import JobNotFoundError as JobNotFoundError
@@ -42,6 +43,7 @@ from .serializers import PickleSerializer as PickleSerializer
 from .serializers import Serializer as Serializer
 from .storage.memory import MemoryStorage as MemoryStorage
 from .types import Attempt as Attempt
+from .types import Deduplication as Deduplication
 from .types import Duration as Duration
 from .types import FailureReason as FailureReason
 from .types import JobCounts as JobCounts

@@ -48,6 +48,24 @@ class JobStateError(BunqueueError):
         self.job_id = job_id
 
 
+class DuplicateJobError(BunqueueError):
+    """The job cannot come back to life: its deduplication key `key` belongs to another live job
+    now, `owner`."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        job_id: str | None = None,
+        key: str | None = None,
+        owner: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+        self.key = key
+        self.owner = owner
+
+
 class LockError(BunqueueError):
     """The token is missing, or was never issued for this job."""
 

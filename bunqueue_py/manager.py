@@ -39,7 +39,7 @@ from .model.options import (
 )
 from .ops import ack as ops_ack
 from .ops import close as ops_close
-from .ops import control, fail, leases, pull, push, query, wait
+from .ops import control, deduplicate, fail, leases, pull, push, query, wait
 from .shard.shard import FORKED
 from .state import State, build_state
 from .storage.memory import MemoryStorage
@@ -203,8 +203,8 @@ class QueueManager:
     def push(
         self, queue: Any, data: Any = None, *, name: str = "default", **options: Unpack[JobOptions]
     ) -> Job:
-        """Adds a job and returns it; the live job of its `custom_id` if there is one
-        (`duplicate` is then True).
+        """Adds a job and returns it; the live job of its `custom_id`, or the owner of its
+        `deduplication` key, if there is one (`duplicate` is then True).
 
         Raises `ValidationError`, `SerializationError`, `ManagerClosedError`, `TypeError` for an
         unknown option; nothing has changed then.
@@ -529,6 +529,16 @@ class QueueManager:
         """See `DeadLetterQueue.remove`."""
         control.remove_dead(self._state, _identify(job, None)[0], queue)
         return True
+
+    def deduplication_owner(self, queue: Any, key: str) -> str | None:
+        """See `DeduplicationKeys.owner`."""
+        name = _queue_name(queue)
+        return deduplicate.owner(self._state, name, checked_name(key, "key"))
+
+    def deduplication_release(self, queue: Any, key: str) -> bool:
+        """See `DeduplicationKeys.release`."""
+        name = _queue_name(queue)
+        return deduplicate.release(self._state, name, checked_name(key, "key"))
 
     def _check_open(self) -> None:
         shard = self._state.shards.shards[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
+from typing import Literal, NamedTuple
 
 Duration = int | float | timedelta
 """Seconds (`int` or `float`) or a `timedelta`; rounded up to a millisecond."""
@@ -108,6 +109,24 @@ class KeepJobs:
 
     def __hash__(self) -> int:
         return hash(self._exactly())
+
+
+class Deduplication(NamedTuple):
+    """A key that one job of a queue owns at a time; checked where it is used.
+
+    `ttl`: the key is free that long after it was taken, at the latest. `mode`: what an add does
+    while the key is taken: "skip" returns its owner, "extend" also counts its ttl anew, "replace"
+    puts the new job in the place of a pending owner. `hold`: "live" frees the key when its owner
+    ends, "ttl" only when the ttl has passed.
+
+    >>> Deduplication("report-7", ttl=60).mode
+    'skip'
+    """
+
+    key: str
+    ttl: Duration | None = None
+    mode: Literal["skip", "extend", "replace"] = "skip"
+    hold: Literal["live", "ttl"] = "live"
 
 
 @dataclass(frozen=True)

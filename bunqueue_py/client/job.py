@@ -178,6 +178,12 @@ class Job(JobSnapshot):
         return self._custom_id
 
     @property
+    def deduplication_key(self) -> str | None:
+        """The key that its adder gave it; `queue.deduplication.owner(key)` says whose it is now."""
+        claim = self._claim
+        return None if claim is None else claim.key
+
+    @property
     def tags(self) -> tuple[str, ...]:
         """The tags that its adder gave it."""
         side = self._side
@@ -270,6 +276,7 @@ class Job(JobSnapshot):
             "error": self.error,
             "stacktrace": self.stacktrace,
             "custom_id": self.custom_id,
+            "deduplication_key": self.deduplication_key,
             "tags": list(self.tags),
             "stall_count": self.stall_count,
         }

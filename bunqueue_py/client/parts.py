@@ -1,4 +1,4 @@
-"""The parts of a queue: its dead letters."""
+"""The parts of a queue: its dead letters, its deduplication keys."""
 
 from __future__ import annotations
 
@@ -31,3 +31,21 @@ class DeadLetterQueue:
     def remove(self, job: Job | str) -> bool:
         """Removes the job for good. Raises as `retry` does."""
         return self._manager.dlq_remove(self._queue, job)
+
+
+class DeduplicationKeys:
+    """The deduplication keys of one queue; `queue.deduplication`."""
+
+    def __init__(self, manager: Manager, queue: str) -> None:
+        self._manager = manager
+        self._queue = queue
+
+    def owner(self, key: str) -> str | None:
+        """The id of the job that owns the key now, `None` if it is free. That job has finished
+        only where the key is held for its ttl."""
+        return self._manager.deduplication_owner(self._queue, key)
+
+    def release(self, key: str) -> bool:
+        """Frees the key before its time, whoever owns it: the next job that is added with it comes
+        in. The owner runs on. Says whether the key was taken."""
+        return self._manager.deduplication_release(self._queue, key)

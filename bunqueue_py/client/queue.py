@@ -12,7 +12,7 @@ from ..errors import ValidationError
 from ..model.options import JobOptions, JobSpec, check_known, checked_queue_name
 from ..types import Duration, JobCounts, JobState
 from .job import Job
-from .parts import DeadLetterQueue
+from .parts import DeadLetterQueue, DeduplicationKeys
 from .protocol import Manager
 
 
@@ -47,6 +47,7 @@ class Queue:
         self._manager = manager
         self._name = manager.known_queue(name)
         self._dlq = DeadLetterQueue(manager, self._name)
+        self._deduplication = DeduplicationKeys(manager, self._name)
 
     def __repr__(self) -> str:
         return f"<Queue {self._name!r}>"
@@ -74,11 +75,16 @@ class Queue:
         """Its dead letters."""
         return self._dlq
 
+    @property
+    def deduplication(self) -> DeduplicationKeys:
+        """Its deduplication keys."""
+        return self._deduplication
+
     # -- adding ------------------------------------------------------------------------------
 
     def add(self, name: str, data: Any = None, **options: Unpack[JobOptions]) -> Job:
-        """Adds a job and returns it; if a live job of this queue has the same `custom_id`, that
-        one (`job.duplicate` is then True).
+        """Adds a job and returns it; if a live job of this queue has the same `custom_id`, or its
+        `deduplication` key is taken, that one (`job.duplicate` is then True).
 
         Raises `ValidationError` or `SerializationError` naming what is wrong, and `TypeError`
         for an unknown option, before anything has changed.
@@ -178,7 +184,8 @@ class Queue:
 
     def retry(self, job: Job | str) -> bool:
         """Runs a failed or completed job again, with fresh attempts. Raises `JobNotFoundError`,
-        `JobStateError` for one that is pending or active."""
+        `JobStateError` for one that is pending or active, `DuplicateJobError` where its
+        deduplication key belongs to another live job now."""
         return self._manager.retry(job, self._name)
 
     def wait_until_empty(self, timeout: Duration | None = None) -> None:

@@ -15,7 +15,7 @@ from typing_extensions import Self
 from ..types import JobState
 from .failure import Failure
 from .options import Options
-from .side import AttemptRow, Side, SideView, side_view
+from .side import AttemptRow, Claim, Side, SideView, side_view
 
 PENDING, GATED, ACTIVE, COMPLETED, FAILED, REMOVED = range(6)
 STATE_NAMES = ("pending", "gated", "active", "completed", "failed", "removed")
@@ -95,6 +95,7 @@ class JobSnapshot:
     _attempts_made: int = _field(10)
     _custom_id: str | None = _field(11)
     _side: SideView | None = _field(12)
+    _claim: Claim | None = _field(13)
 
     def __init__(
         self, manager: Any, record: JobRecord, state: JobState, duplicate: bool = False
@@ -116,10 +117,11 @@ class JobSnapshot:
             record.created_ms,
             record.run_at_ms,
             record.started_ms,
-            record.entered_ms if record.state > ACTIVE else None,
+            record.entered_ms if ACTIVE < record.state < REMOVED else None,
             record.attempts_made,
             record.custom_id,
             None if side is None else side_view(side),
+            record.claim,  # of which only the key is read, and that never changes
         )
 
     def detach(self, *, with_data: bool = True) -> Self:
@@ -141,6 +143,7 @@ class JobRecord:
 
     __slots__ = (
         "attempts_made",
+        "claim",
         "created_ms",
         "custom_id",
         "data",
@@ -176,6 +179,7 @@ class JobRecord:
     delivery: Delivery | None
     last_token: str | None
     custom_id: str | None
+    claim: Claim | None
     side: Side | None
     state: int
 
@@ -191,7 +195,8 @@ class JobRecord:
         # created_ms, run_at_ms and entered_ms are set when it is admitted, under the lock
         self.attempts_made = 0
         self.key = self.result_size = NOWHERE
-        self.started_ms = self.delivery = self.last_token = self.custom_id = self.side = None
+        self.started_ms = self.delivery = self.last_token = None
+        self.custom_id = self.claim = self.side = None
         self.state = PENDING
 
     # -- transitions -------------------------------------------------------------------------

@@ -11,12 +11,14 @@ from typing_extensions import Unpack
 
 from ..durations import MAX_DURATION_MS, moment_to_ms, shown, to_ms
 from ..errors import ValidationError
-from ..types import Duration, KeepJobs
+from ..types import Deduplication, Duration, KeepJobs
 from .backoff import DEFAULT_BACKOFF, Backoff
+from .side import EXTEND, REPLACE, SKIP, Claim
 
 MAX_PRIORITY = 1_000_000
 MAX_BATCH = 100_000
 _CACHE_SIZE = 1024
+_MODES = {"skip": SKIP, "extend": EXTEND, "replace": REPLACE}
 
 
 class JobOptions(TypedDict, total=False):
@@ -26,9 +28,10 @@ class JobOptions(TypedDict, total=False):
     `attempts`: runs in all, 1 to 1000. `backoff`: the wait between them (nothing to do with one
     attempt alone); a bare duration grows exponentially from it. `timeout`: longest one run may
     take. `ttl`: fails with `ttl_expired` if the first run has not started within it. `custom_id`:
-    idempotent while a job of the queue with it is live. `lifo`: before the FIFO jobs of equal
-    priority. `remove_on_complete`, `remove_on_fail`: at once, or as `KeepJobs` says. `tags`:
-    names for your own use. `stack_trace_limit`: lines kept of a traceback, 0 to 1000.
+    idempotent while a job of the queue with it is live. `deduplication`: a key that one job of the
+    queue owns at a time. `lifo`: before the FIFO jobs of equal priority. `remove_on_complete`,
+    `remove_on_fail`: at once, or as `KeepJobs` says. `tags`: names for your own use.
+    `stack_trace_limit`: lines kept of a traceback, 0 to 1000.
     """
 
     priority: int
@@ -39,6 +42,7 @@ class JobOptions(TypedDict, total=False):
     timeout: Duration | None
     ttl: Duration | None
     custom_id: str | None
+    deduplication: Deduplication | None
     lifo: bool
     remove_on_complete: bool | KeepJobs
     remove_on_fail: bool | KeepJobs
@@ -99,6 +103,7 @@ class Own(NamedTuple):
     run_at_wall_ms: int | None
     custom_id: str | None
     tags: tuple[str, ...]
+    claim: Claim | None
 
 
 class JobSpec:
@@ -152,12 +157,15 @@ class OptionsCache:
 
     def resolve(
         self, given: dict[str, Any], wall: Callable[[], int]
-    ) -> tuple[Options, int, Own | None]:
-        """Validates `given` (which it consumes): shared options, priority, and the job's own.
+    ) -> tuple[Options, int, Own | Claim | None]:
+        """Validates `given` (which it consumes): shared options, priority, and the job's own: the
+        bare claim where a deduplication key is all there is.
 
         `wall` tells wall-clock milliseconds, the base of the bound on `run_at`. Raises `TypeError`
         for an unknown option, `ValidationError` for a value out of bounds.
         """
+        if len(given) == 1 and "deduplication" in given:
+            return self.default, 0, _claim(given["deduplication"])
         priority = given.pop("priority", 0)
         if type(priority) is not int or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
             raise ValidationError(
@@ -261,7 +269,35 @@ def _own(given: dict[str, Any], wall: Callable[[], int]) -> Own:
         run_at_ms,
         custom_id,
         _tags(given.pop("tags", ())),
+        _claim(given.pop("deduplication", None)),
     )
+
+
+def _claim(value: object) -> Claim | None:
+    if value is None:
+        return None
+    if not isinstance(value, Deduplication):
+        raise ValidationError(f"deduplication must be a Deduplication, not {shown(value)}")
+    key, ttl, mode, hold = value
+    # most keys are seen to be good without a call
+    if key.__class__ is not str or not key.isascii() or "\0" in key or not 0 < len(key) <= 256:
+        key = checked_name(key, "deduplication: key")
+    if ttl is None:
+        ttl_ms = None
+    elif ttl.__class__ is int and 0 < ttl <= 86_400:
+        ttl_ms = ttl * 1000
+    else:
+        ttl_ms = to_ms(ttl, "deduplication: ttl", zero=False)
+    if not isinstance(mode, str) or mode not in _MODES:
+        raise ValidationError(
+            f"deduplication: mode must be 'skip', 'extend' or 'replace', not {shown(mode)}"
+        )
+    if not isinstance(hold, str) or hold not in ("live", "ttl"):
+        raise ValidationError(f"deduplication: hold must be 'live' or 'ttl', not {shown(hold)}")
+    held = hold == "ttl"
+    if held and ttl_ms is None:
+        raise ValidationError("deduplication: hold='ttl' needs a ttl, not None")
+    return Claim(key, ttl_ms, _MODES[mode], held)
 
 
 def _tags(tags: Sequence[str]) -> tuple[str, ...]:
@@ -312,7 +348,7 @@ _SHARED: dict[str, tuple[str, Callable[[Any], Any]]] = {
         lambda value: checked_int(value, "stack_trace_limit", 0, 1000),
     ),
 }
-_OWN = frozenset(("delay", "run_at", "custom_id", "tags"))
+_OWN = frozenset(("delay", "run_at", "custom_id", "tags", "deduplication"))
 _KNOWN = frozenset(_SHARED) | _OWN | {"priority"}
 
 

@@ -8,6 +8,7 @@ from ..shard.deadlines import TTL
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
+from .deduplicate import refuse_conflict, take_key
 from .fail import announce
 from .finish import drop_retention, emit, forget, ran_dry, removed, resolve
 from .query import queue_of
@@ -140,7 +141,8 @@ def remove(state: State, job_id: str, of: str | None = None) -> None:
 
 def retry(state: State, job_id: str, of: str | None = None) -> None:
     """Runs a failed or completed job (of the queue `of`, if given) again, with fresh attempts.
-    Raises `JobNotFoundError`, `JobStateError` for a job that is still to run or running."""
+    Raises `JobNotFoundError`, `JobStateError` for a job that is still to run or running,
+    `DuplicateJobError` where its key belongs to another live job now."""
     record, queue = _find(state, job_id, of)
     shard = queue.shard
     with queue.lock:
@@ -155,13 +157,15 @@ def retry(state: State, job_id: str, of: str | None = None) -> None:
                 "completed job can be retried",
                 job_id=job_id,
             )
+        refuse_conflict(queue, record, now)
         shard.gate = BROKEN
         revive(state, queue, record, now)
         shard.gate = OPEN
 
 
 def revive(state: State, queue: QueueState, record: JobRecord, now: int) -> None:
-    """Puts a finished job back among the pending; its shard is held."""
+    """Puts a finished job back among the pending; its shard is held, and `key_conflict` has found
+    nothing in its way."""
     failed = record.state == FAILED
     if failed:
         queue.dead.remove(record)
@@ -173,7 +177,12 @@ def revive(state: State, queue: QueueState, record: JobRecord, now: int) -> None
             state.results.drop(record.id)
     drop_retention(queue, record)
     queue.counted.pop(record.id, None)
+    if record.claim is not None:
+        # before it lives: a rebuild must find its claim standing
+        record.claim.begin(now)
     record.revive(now)
+    if record.claim is not None:
+        take_key(state, queue, record, now)
     ready = queue.place(record, now)
     if record.options.ttl_ms is not None:
         due = ttl_due(record)

@@ -52,6 +52,8 @@ def complete(
     else:
         leave_stage(queue, record)
     record.complete(now, size)
+    if record.claim is not None:
+        queue.unique_keys.free(record)
     queue.completed_total += 1
     shard.completions += 1
     keep = record.options.remove_on_complete
@@ -88,6 +90,8 @@ def finalize(
     failure = failure._replace(stack=trimmed(failure.stack, record.options.stack_trace_limit))
     leave_stage(queue, record)
     record.fail(failure, now, charged=charged, by_sweep=by_sweep)
+    if record.claim is not None:
+        queue.unique_keys.free(record)
     attempt = record.attempts_made
     queue.failed_total += 1
     if state.events.any:
@@ -134,8 +138,8 @@ def drop_deadlines(queue: QueueState, delivery: Delivery | None) -> None:
 
 
 def forget(state: State, queue: QueueState, record: JobRecord, *, remember: bool) -> None:
-    """The record is gone: from its structure, the index and the custom ids. `remember` leaves a
-    proof of how a finished one ended; otherwise its result is dropped too."""
+    """The record is gone: from its structure, the index, the custom ids and keys. `remember` leaves
+    a proof of how a finished one ended; otherwise its result is dropped too."""
     was = record.state
     drop_retention(queue, record)
     if was == COMPLETED:
@@ -150,6 +154,8 @@ def forget(state: State, queue: QueueState, record: JobRecord, *, remember: bool
     custom_id = record.custom_id
     if custom_id is not None and queue.custom_ids.get(custom_id) is record:
         del queue.custom_ids[custom_id]
+    if record.claim is not None:
+        queue.unique_keys.free(record)
     if remember and was in (COMPLETED, FAILED):
         failure = record.side.failure if was == FAILED and record.side is not None else None
         proof = Proof(queue.name, record.entered_ms, record.result_size >= 0, failure)

@@ -8,13 +8,15 @@ from typing import Any
 
 from ..durations import shown
 from ..errors import SerializationError, ValidationError
-from ..model.job import ACTIVE, JobRecord, JobSnapshot
+from ..model.job import ACTIVE, REMOVED, JobRecord, JobSnapshot
 from ..model.options import MAX_BATCH, JobSpec, Own, checked_queue_name
+from ..model.side import Claim
 from ..shard.deadlines import TTL
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
 from ..types import JobState
+from .deduplicate import take_key
 from .finish import emit, forget
 from .recover import enter
 
@@ -59,7 +61,7 @@ def too_large(state: State, what: str, size: int) -> SerializationError:
 def push(
     state: State, queue_name: str, data: Any, name: str, options: dict[str, Any]
 ) -> JobSnapshot:
-    """Admits one job, or finds the live one of its custom id."""
+    """Admits one job, or finds the one of its custom id or key."""
     queue = state.queues.get(queue_name)
     if queue is None:
         checked_queue_name(queue_name)
@@ -74,7 +76,7 @@ def push(
         now = state.now()
         shard.gate = BROKEN
         if (
-            own is None
+            (own is None or (own.__class__ is Claim and own.key not in queue.unique_keys.owners))
             and record.priority == 0
             and record.options is state.options.default
             and not state.events.any
@@ -85,14 +87,18 @@ def push(
             queue.admitted += 1
             queue.seq += 1
             state.index[record.id] = record
+            if own is not None:
+                queue.unique_keys.take_new(record, own, now)
             queue.ready.append(record, queue.seq)
             job = state.snapshot(record, _WAITING)
         else:
             admitted, job_state = _admit(state, queue, record, own, now)
             job = state.snapshot(admitted, job_state, admitted is not record)
+            if admitted is not record:
+                job.detach(with_data=admitted.state != REMOVED)
         shard.gate = OPEN
-    if job.duplicate:
-        job.detach()
+    if own is not None and shard.after:
+        shard.call_after()
     if not state.alarm.served and record.options.ttl_ms is not None:
         state.alarm.start()
     return job
@@ -119,18 +125,31 @@ def push_batch(
         # with nobody to tell, the plain job of a batch takes the short way of _admit, in line
         quiet = not state.events.any and not queue.waiters.line
         for record, own in drafts:
-            if quiet and own is None and record.options is plain and record.priority == 0:
+            if (
+                quiet
+                and (
+                    own is None
+                    or (own.__class__ is Claim and own.key not in queue.unique_keys.owners)
+                )
+                and record.options is plain
+                and record.priority == 0
+            ):
                 record.created_ms = record.run_at_ms = record.entered_ms = now
                 queue.admitted += 1
                 queue.seq += 1
                 index[record.id] = record
+                if own is not None:
+                    queue.unique_keys.take_new(record, own, now)
                 queue.ready.append(record, queue.seq)
                 jobs.append(snapshot(record, _WAITING))
             else:
                 admitted, job_state = _admit(state, queue, record, own, now)
                 job = snapshot(admitted, job_state, admitted is not record)
-                jobs.append(job.detach() if job.duplicate else job)
+                if admitted is not record:
+                    job.detach(with_data=admitted.state != REMOVED)
+                jobs.append(job)
         shard.gate = OPEN
+    shard.call_after()
     if not state.alarm.served:
         state.alarm.start()
     return jobs
@@ -138,9 +157,9 @@ def push_batch(
 
 def _draft_batch(
     state: State, queue: QueueState | None, specs: Iterable[JobSpec | tuple[str, Any]]
-) -> list[tuple[JobRecord, Own | None]]:
+) -> list[tuple[JobRecord, Own | Claim | None]]:
     """The records of a whole batch; an error names the entry that it is about."""
-    drafts: list[tuple[JobRecord, Own | None]] = []
+    drafts: list[tuple[JobRecord, Own | Claim | None]] = []
     for spec in islice(specs, MAX_BATCH + 1):
         i = len(drafts)
         if i == MAX_BATCH:
@@ -168,7 +187,7 @@ def _draft_batch(
 
 def _draft(
     state: State, queue: QueueState | None, name: str, data: Any, options: dict[str, Any]
-) -> tuple[JobRecord, Own | None]:
+) -> tuple[JobRecord, Own | Claim | None]:
     """A record that nobody knows yet: everything that can be refused has been looked at."""
     cache = state.options
     if options:
@@ -184,13 +203,16 @@ def _draft(
         raise no_bytes(state, encoded)
     if len(encoded) > state.max_data_bytes:
         raise too_large(state, "data", len(encoded))
-    return JobRecord(state.new_id(), queue, name, shared, priority, encoded), own
+    record = JobRecord(state.new_id(), queue, name, shared, priority, encoded)
+    if own is not None:
+        record.claim = own if isinstance(own, Claim) else own.claim
+    return record, own
 
 
 def _admit(
-    state: State, queue: QueueState, record: JobRecord, own: Own | None, now: int
+    state: State, queue: QueueState, record: JobRecord, own: Own | Claim | None, now: int
 ) -> tuple[JobRecord, JobState]:
-    """Publishes the record, or finds the live job that has its custom id."""
+    """Publishes the record, or finds the job that has its custom id or its key."""
     record.created_ms = record.run_at_ms = record.entered_ms = now
     options = record.options
     if own is None:
@@ -217,8 +239,13 @@ def _admit(
         state.index[record.id] = record
         if record.custom_id is not None:
             queue.custom_ids[record.custom_id] = record
+        if record.claim is not None:
+            take_key(state, queue, record, now)
         ready = queue.place(record, now)
-        job_state = queue.state_of(record, now, state.wall())
+        if ready:
+            job_state = _PRIORITIZED if record.priority > 0 else _WAITING
+        else:
+            job_state = queue.state_of(record, now, state.wall())
     if options.ttl_ms is not None:
         due = now + options.ttl_ms
         queue.shard.deadlines.push(due, TTL, record)
@@ -237,17 +264,25 @@ def _admit(
 
 
 def _apply_own(
-    state: State, queue: QueueState, record: JobRecord, own: Own, now: int
+    state: State, queue: QueueState, record: JobRecord, own: Own | Claim, now: int
 ) -> JobRecord | None:
     """Gives the record what is its own; returns the live holder of its custom id instead, if
-    there is one. A holder that is finished makes room."""
+    there is one, else the owner of its key that it is a duplicate of. A holder of the custom id
+    that is finished makes room."""
+    if isinstance(own, Claim):
+        return queue.unique_keys.judge(own, now)
+    holder = None
     if own.custom_id is not None:
         holder = queue.custom_ids.get(own.custom_id)
-        if holder is not None:
-            if holder.state <= ACTIVE:
-                return holder
-            forget(state, queue, holder, remember=True)
+        if holder is not None and holder.state <= ACTIVE:
+            return holder
         record.custom_id = own.custom_id
+    if own.claim is not None:
+        owner = queue.unique_keys.judge(own.claim, now)
+        if owner is not None:
+            return owner
+    if holder is not None:
+        forget(state, queue, holder, remember=True)
     if own.tags:
         record.need_side().tags = own.tags
     if own.run_at_wall_ms is not None:

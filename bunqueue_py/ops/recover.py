@@ -11,7 +11,7 @@ from ..shard.queue_state import QueueState, finished_size
 from ..shard.ready_queue import seq_of
 from ..shard.shard import BROKEN, OPEN, Shard
 from ..state import State
-from .finish import forget
+from .finish import forget, resolve
 
 _log = logging.getLogger("bunqueue_py.recover")
 _REBUILT = "an exception broke off a critical section; shard %d was rebuilt from its records"
@@ -98,6 +98,10 @@ def _rebuild_queue(state: State, queue: QueueState, records: list[JobRecord], no
                 queue.shard.deadlines.push(record.entered_ms + keep.age_ms, RETENTION, record)
             if keep.count is not None:
                 queue.counted[record.id] = record
+    # last, when the replaced ones stand where `forget` looks for them; in order of admission
+    for record in queue.unique_keys.rebuild(records, now):
+        forget(state, queue, record, remember=False)
+        resolve(queue, record.id, "removed", None)
     queue.waiters.wake(len(queue.waiters))
     queue.settle_idle()
 

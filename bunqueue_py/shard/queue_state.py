@@ -10,6 +10,7 @@ from ..types import JobCounts, JobState
 from .dead_letters import DeadLetters
 from .delayed import DelayedIndex
 from .ready_queue import ReadyQueue, Stamped, merged, seq_of, stamped
+from .unique_keys import UniqueKeys
 from .waiters import Waiter, Waiters
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class QueueState:
         "ready",
         "seq",
         "shard",
+        "unique_keys",
         "waiters",
     )
 
@@ -64,6 +66,8 @@ class QueueState:
         self.failed_total = 0
         self.waiters = Waiters()
         self.empty_waiters: list[Waiter] = []
+        # not among what clear() empties: it knows keys whose records are gone
+        self.unique_keys = UniqueKeys()
         self.clear()
 
     def clear(self) -> None:
@@ -240,6 +244,8 @@ class QueueState:
         assert all(r.state in (COMPLETED, FAILED) for r in self.counted.values()), "counted"
         for custom_id, record in self.custom_ids.items():
             assert record.custom_id == custom_id and record.state != REMOVED, "custom id"
+        self.unique_keys.check()
+        self.unique_keys.check_complete(self.records(), now)
         size = self.pending + len(self.active) + len(self.completed) + len(self.dead)
         assert self.admitted - self.departed == size, (
             f"{self.name}: {self.admitted} came, {self.departed} left, but {size} are here"

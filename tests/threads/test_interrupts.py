@@ -30,6 +30,7 @@ from bunqueue_py import (
     Ack,
     Backoff,
     BunqueueError,
+    Deduplication,
     Job,
     JobSpec,
     JobState,
@@ -640,6 +641,117 @@ def pause_and_resume(world: World) -> Verb:
         world.manager.resume("q")
 
     return verb
+
+
+def one_owner(world: World) -> Callable[[], None]:
+    """What must hold of key "k" after the exception: never no job, and one that owns it."""
+
+    def aftermath() -> None:
+        live = [
+            job
+            for state in ("waiting", "prioritized", "delayed", "active")
+            for job in world.manager.get_jobs("q", state)
+            if job.deduplication_key == "k"
+        ]
+        assert live, "neither the old job nor the new one is there"
+        owner = world.manager.deduplication_owner("q", "k")
+        assert owner in [job.id for job in live], "the key has no owner"
+        pending = [job.id for job in live if job.state != "active"]
+        assert pending in ([], [owner]), "two jobs of one key will run"
+
+    return aftermath
+
+
+@scenario
+def push_with_a_new_key(world: World) -> Verb:
+    some_neighbours(world)
+    return lambda: world.push("new", deduplication=Deduplication("k", 10))
+
+
+@scenario
+def push_with_a_held_key(world: World) -> Verb:
+    for i in range(3):
+        key = Deduplication(f"k{i}", 1, hold="ttl")
+        world.may_go.add(world.complete(deduplication=key, remove_on_complete=True).id)
+    world.clock.advance(seconds=2)
+    return lambda: world.push("new", deduplication=Deduplication("k", 10, hold="ttl"))
+
+
+@scenario
+def push_with_a_taken_key(world: World) -> Verb:
+    world.push("first", deduplication=Deduplication("k", 10))
+    world.aftermath = one_owner(world)
+    return lambda: world.push("second", deduplication=Deduplication("k", 20, "extend"))
+
+
+@scenario
+def push_that_replaces_a_pending_owner(world: World) -> Verb:
+    some_neighbours(world)
+    old = world.push("old", deduplication=Deduplication("k", 10), custom_id="mine", delay=5)
+    world.may_go.add(old.id)
+    world.aftermath = one_owner(world)
+    return lambda: world.push("new", deduplication=Deduplication("k", 10, "replace"))
+
+
+@scenario
+def push_that_takes_the_key_of_an_active_owner(world: World) -> Verb:
+    world.hold("old", deduplication=Deduplication("k"))
+    world.aftermath = one_owner(world)
+    return lambda: world.push("new", deduplication=Deduplication("k", 10, "replace", "ttl"))
+
+
+@scenario
+def push_a_batch_of_one_key(world: World) -> Verb:
+    def verb() -> None:
+        keys = [Deduplication("k", mode=mode) for mode in ("skip", "replace", "skip")]
+        specs = [JobSpec("job", i, deduplication=key) for i, key in enumerate(keys)]
+        for job in world.manager.push_batch("q", specs):
+            world.pushed.append(job.id)
+            world.may_go.add(job.id)
+
+    return verb
+
+
+@scenario
+def ends_of_jobs_with_keys(world: World) -> Verb:
+    done = world.hold(deduplication=Deduplication("a"))
+    dead = world.hold(deduplication=Deduplication("b"), attempts=1)
+    held = world.hold(deduplication=Deduplication("k", 10**6, hold="ttl"), remove_on_complete=True)
+    world.may_go.add(held.id)
+
+    def verb() -> None:
+        world.manager.ack(done)
+        world.manager.fail(dead, "boom")
+        world.manager.ack(held)
+
+    def aftermath() -> None:
+        assert world.manager.deduplication_owner("q", "k") == held.id
+        for key, job in (("a", done), ("b", dead)):
+            live = world.manager.get_state(job) in ("active", "waiting", "delayed")
+            assert (world.manager.deduplication_owner("q", key) == job.id) is live
+
+    world.aftermath = aftermath
+    return verb
+
+
+@scenario
+def release_of_a_key(world: World) -> Verb:
+    world.push("first", deduplication=Deduplication("k"))
+    return lambda: world.manager.deduplication_release("q", "k")
+
+
+@scenario
+def retry_of_a_job_with_a_key(world: World) -> Verb:
+    job = world.fail_for_good(deduplication=Deduplication("k", 10))
+    world.complete(deduplication=Deduplication("k", 100, hold="ttl"))
+    some_neighbours(world)
+
+    def aftermath() -> None:
+        if world.manager.get_state(job) == "waiting":
+            assert world.manager.deduplication_owner("q", "k") == job.id
+
+    world.aftermath = aftermath
+    return lambda: world.manager.retry(job)
 
 
 def sweep(name: str, error: type[BaseException], step: int = 1, **config: Any) -> None:

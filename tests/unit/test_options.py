@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from bunqueue_py import Backoff, JobSpec, KeepJobs, Queue, QueueManager, ValidationError
+from bunqueue_py import (
+    Backoff,
+    Deduplication,
+    JobSpec,
+    KeepJobs,
+    Queue,
+    QueueManager,
+    ValidationError,
+)
 from bunqueue_py.client.job import Ack, Job
 from bunqueue_py.model.options import JobOptions, OptionsCache
 from bunqueue_py.ops.query import check
@@ -92,6 +100,14 @@ BAD_KEEPS = [
     *(KeepJobs(age=age) for age in BAD_DURATIONS),
     KeepJobs(count=-1, age=5),
 ]  # fmt: skip
+BAD_DEDUPLICATIONS = [
+    0, 1, True, "key", ("key",), ("key", None, "skip", "live"), {"key": "key"}, Deduplication,
+    *(Deduplication(name) for name in BAD_NAMES), Deduplication(None),
+    *(Deduplication("key", ttl) for ttl in (*BAD_DURATIONS, *NOT_ZERO)),
+    *(Deduplication("key", mode=bad) for bad in ("", "Skip", "keep", None, 0, True, math.nan, [])),
+    *(Deduplication("key", 1, hold=bad) for bad in ("", "LIVE", "ever", None, 0, True, {})),
+    Deduplication("key", hold="ttl"),
+]  # fmt: skip
 BAD_BACKOFFS = [None, *BAD_DURATIONS, "fixed", lambda attempt, error: 1]
 
 BAD: dict[str, list[object]] = {
@@ -107,6 +123,7 @@ BAD: dict[str, list[object]] = {
     "timeout": [*BAD_DURATIONS, *NOT_ZERO],
     "ttl": [*BAD_DURATIONS, *NOT_ZERO],
     "custom_id": BAD_NAMES,
+    "deduplication": BAD_DEDUPLICATIONS,
     "lifo": BAD_BOOLS,
     "remove_on_complete": BAD_KEEPS,
     "remove_on_fail": BAD_KEEPS,
@@ -127,6 +144,9 @@ GOOD: dict[str, list[object]] = {
     "timeout": [0.001, 1e-9, 5, LONGEST, None],
     "ttl": [0.001, 1e-9, 5, LONGEST, None],
     "custom_id": ["x", "x" * 256, "\N{SNOWMAN} with spaces", None],
+    "deduplication": [None, Deduplication("x"), Deduplication("\N{SNOWMAN}" * 256),
+                      Deduplication("a", 1e-9, "extend"), Deduplication("a", LONGEST, "replace"),
+                      Deduplication("b", timedelta(seconds=1), hold="ttl")],
     "lifo": [True, False],
     "remove_on_complete": [True, False, KeepJobs(count=0), KeepJobs(count=1_000_000),
                            KeepJobs(age=0), KeepJobs(age=LONGEST), KeepJobs(count=5, age=1.5)],
