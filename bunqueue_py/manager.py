@@ -10,7 +10,7 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -30,6 +30,7 @@ from .ids import Ids, SystemIds
 from .model.failure import bounded, describe
 from .model.options import (
     MAX_BATCH,
+    MAX_PRIORITY,
     JobOptions,
     JobSpec,
     checked_bool,
@@ -38,8 +39,8 @@ from .model.options import (
     checked_queue_name,
 )
 from .ops import ack as ops_ack
+from .ops import change, clean, control, deduplicate, fail, leases, pull, push, query, wait, walk
 from .ops import close as ops_close
-from .ops import control, deduplicate, fail, leases, pull, push, query, wait
 from .shard.shard import FORKED
 from .state import State, build_state
 from .storage.memory import MemoryStorage
@@ -454,6 +455,20 @@ class QueueManager:
             with_data=checked_bool(with_data, "with_data"),
         )
 
+    def iter_jobs(
+        self, queue: Any, states: JobState | str | Iterable[JobState | str] | None = None
+    ) -> Iterator[Job]:
+        """Every job of the queue in those states (`None`: all); see `Queue.iter_jobs`."""
+        self._check_open()
+        return walk.iter_jobs(  # type: ignore[return-value]
+            self._state, _queue_name(queue), _states(states)
+        )
+
+    def counts_per_priority(self, queue: Any) -> dict[int, int]:
+        """How many jobs wait, of each priority; see `Queue.counts_per_priority`."""
+        self._check_open()
+        return query.counts_per_priority(self._state, _queue_name(queue))
+
     def queues(self) -> list[str]:
         """The names of all queues, sorted."""
         self._check_open()
@@ -504,6 +519,65 @@ class QueueManager:
         """See `Queue.retry`; of that queue only, if one is given."""
         control.retry(self._state, _identify(job, None)[0], queue)
         return True
+
+    def clean(
+        self, queue: Any, older_than: Duration, *, state: JobState | str, limit: int = 1000
+    ) -> list[str]:
+        """See `Queue.clean`."""
+        return clean.clean(
+            self._state,
+            _queue_name(queue),
+            to_ms(older_than, "older_than"),
+            _one_state(state, clean.CLEANABLE),
+            checked_int(limit, "limit", 0, MAX_BATCH),
+        )
+
+    def retry_all(
+        self, queue: Any, state: JobState | str = JobState.FAILED, limit: int | None = None
+    ) -> int:
+        """See `Queue.retry_all`."""
+        finished = _one_state(state, (JobState.COMPLETED, JobState.FAILED))
+        return clean.retry_all(self._state, _queue_name(queue), finished, _limit(limit))
+
+    def promote(self, job: Job | str, queue: str | None = None) -> bool:
+        """See `Queue.promote`; of that queue only, if one is given."""
+        return change.promote(self._state, _identify(job, None)[0], queue)
+
+    def promote_all(self, queue: Any, limit: int | None = None) -> int:
+        """See `Queue.promote_all`."""
+        return change.promote_all(self._state, _queue_name(queue), _limit(limit))
+
+    def discard(self, job: Job | str, queue: str | None = None) -> bool:
+        """See `Queue.discard`; of that queue only, if one is given."""
+        return change.discard(self._state, _identify(job, None)[0], queue)
+
+    def update_data(
+        self, job: Job | str, data: Any, queue: str | None = None, *, token: str | None = None
+    ) -> bool:
+        """See `Queue.update_data`; of that queue only, if one is given. `token`: that of the
+        delivery under way, if `job` is an id."""
+        job_id, token = _identify(job, token)
+        encoded = push.encode(self._state, data, "data")
+        return change.update_data(self._state, job_id, queue, token, encoded)
+
+    def change_priority(
+        self,
+        job: Job | str,
+        priority: int,
+        lifo: bool | None = None,
+        queue: str | None = None,
+    ) -> bool:
+        """See `Queue.change_priority`; of that queue only, if one is given."""
+        checked_int(priority, "priority", -MAX_PRIORITY, MAX_PRIORITY)
+        if lifo is not None:
+            checked_bool(lifo, "lifo")
+        job_id, _ = _identify(job, None)
+        return change.change_priority(self._state, job_id, queue, priority, lifo)
+
+    def change_delay(self, job: Job | str, delay: Duration, queue: str | None = None) -> bool:
+        """See `Queue.change_delay`; of that queue only, if one is given."""
+        job_id, _ = _identify(job, None)
+        return change.change_delay(self._state, job_id, queue, to_ms(delay, "delay"))
 
     def wait_until_empty(self, queue: Any, timeout: Duration | None = None) -> None:
         """See `Queue.wait_until_empty`."""
@@ -614,3 +688,13 @@ def _states(states: Any) -> tuple[JobState, ...]:
         if JobState(state) not in wanted:
             wanted.append(JobState(state))
     return tuple(wanted)
+
+
+def _one_state(state: Any, allowed: tuple[JobState, ...]) -> JobState:
+    if not isinstance(state, str) or state not in allowed:
+        raise ValidationError(f"state must be among {', '.join(allowed)}, not {shown(state)}")
+    return JobState(state)
+
+
+def _limit(limit: int | None) -> int | None:
+    return None if limit is None else checked_int(limit, "limit", 0, 1 << 40)

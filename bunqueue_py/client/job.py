@@ -243,6 +243,31 @@ class Job(JobSnapshot):
         """Runs a finished job again; see `Queue.retry`."""
         return self._manager.retry(self._id)
 
+    def promote(self) -> bool:
+        """Makes a delayed job ready at once; see `Queue.promote`."""
+        return self._manager.promote(self._id)
+
+    def discard(self) -> bool:
+        """Fails a job that waits, for good; see `Queue.discard`."""
+        return self._manager.discard(self._id)
+
+    def update_data(self, data: Any) -> bool:
+        """Replaces its data; see `Queue.update_data`. This object keeps what it has read until
+        `refresh()`.
+
+        In a handler: raises `LockError` if this run has lost its lock, `JobNotFoundError` if the
+        job is gone.
+        """
+        return self._manager.update_data(self, data)
+
+    def change_priority(self, priority: int, lifo: bool | None = None) -> bool:
+        """Gives it another priority while it waits; see `Queue.change_priority`."""
+        return self._manager.change_priority(self._id, priority, lifo)
+
+    def change_delay(self, delay: Duration) -> bool:
+        """Has it run `delay` from now, while it waits; see `Queue.change_delay`."""
+        return self._manager.change_delay(self._id, delay)
+
     def update_progress(self, percent: float, message: str | None = None) -> None:
         """In a handler: reports how far it is, 0 to 100.
 

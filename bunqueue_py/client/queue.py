@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from typing_extensions import Unpack
@@ -149,6 +149,22 @@ class Queue:
             with_data=with_data,
         )
 
+    def iter_jobs(
+        self, states: JobState | str | Iterable[JobState | str] | None = None
+    ) -> Iterator[Job]:
+        """Every job in those states (`None`: in any), read a page at a time: nothing is held
+        between pages, and memory does not grow with the queue. In no particular order.
+
+        Jobs may change meanwhile. None comes twice; one that keeps its state and its place comes
+        once; one that is changed, or comes in after the first was read, may come or not.
+        """
+        return self._manager.iter_jobs(self._name, states)
+
+    def counts_per_priority(self) -> dict[int, int]:
+        """How many jobs wait (ready or delayed) of each priority that there is, highest first.
+        O(distinct priorities)."""
+        return self._manager.counts_per_priority(self._name)
+
     def counts(self) -> JobCounts:
         """How many jobs are in each state, judged now. O(log n)."""
         return self._manager.counts(self._name)
@@ -187,6 +203,54 @@ class Queue:
         `JobStateError` for one that is pending or active, `DuplicateJobError` where its
         deduplication key belongs to another live job now."""
         return self._manager.retry(job, self._name)
+
+    def retry_all(self, state: JobState | str = JobState.FAILED, limit: int | None = None) -> int:
+        """Runs failed (or completed) jobs again, oldest first: all that there are now, or at most
+        `limit`. Works in small bites; one that was interrupted is simply called again. Returns
+        how many."""
+        return self._manager.retry_all(self._name, state, limit)
+
+    def clean(self, older_than: Duration, *, state: JobState | str, limit: int = 1000) -> list[str]:
+        """Removes the jobs that entered `state` at least `older_than` ago, oldest first and at
+        most `limit` (0 to 100,000); returns their ids. `state`: waiting, prioritized, delayed,
+        completed or failed; what is active is never cleaned."""
+        return self._manager.clean(self._name, older_than, state=state, limit=limit)
+
+    def promote(self, job: Job | str) -> bool:
+        """Makes a delayed job ready at once, behind those that are ready already; False if it is
+        ready itself. Raises `JobNotFoundError`, `JobStateError` for one that does not wait."""
+        return self._manager.promote(job, self._name)
+
+    def promote_all(self, limit: int | None = None) -> int:
+        """Makes the delayed jobs ready, soonest first: all that there are now, or at most
+        `limit`; returns how many."""
+        return self._manager.promote_all(self._name, limit)
+
+    def discard(self, job: Job | str) -> bool:
+        """Fails a job that waits, for good, with reason `discarded`: it stands among the dead
+        letters then. Raises `JobNotFoundError`, `JobStateError` for one that does not wait."""
+        return self._manager.discard(job, self._name)
+
+    def update_data(self, job: Job | str, data: Any) -> bool:
+        """Replaces the data of a job that waits or has failed; of an active one only with the
+        `Job` that was pulled. False if they are the same.
+
+        Raises `SerializationError` before anything has changed, `JobNotFoundError`, `LockError`
+        for an active job that this `Job` does not hold, `JobStateError` for a completed one.
+        """
+        return self._manager.update_data(job, data, self._name)
+
+    def change_priority(self, job: Job | str, priority: int, lifo: bool | None = None) -> bool:
+        """Gives a job that waits another priority, and another `lifo` if given. Among its new
+        equals it stands where it would, had it been added so. False if that is what it has.
+        O(log n). Raises `JobNotFoundError`, `JobStateError` for one that does not wait."""
+        return self._manager.change_priority(job, priority, lifo, self._name)
+
+    def change_delay(self, job: Job | str, delay: Duration) -> bool:
+        """Has a job that waits run `delay` from now, whatever it was before; 0 makes it ready.
+        False if nothing changes. Raises `JobNotFoundError`, `JobStateError` for one that does not
+        wait."""
+        return self._manager.change_delay(job, delay, self._name)
 
     def wait_until_empty(self, timeout: Duration | None = None) -> None:
         """Blocks until nothing is pending or active. Raises `WaitTimeoutError`."""

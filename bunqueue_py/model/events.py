@@ -26,9 +26,11 @@ EVENT_TYPES = frozenset(
         "released",
         "removed",
         "duplicated",
+        "promoted",
         "paused",
         "resumed",
         "drained",
+        "cleaned",
         "obliterated",
         "empty",
         "dlq_added",
@@ -46,7 +48,7 @@ class JobEvent:
     that it lost some. The rest is `None` but for what the type carries: `state` (pushed),
     `result` (completed), `error`, `attempt`, `terminal` and `reason` or `retry_at` (failed),
     `error` (stalled), `reason` (dlq_added), `percent`, `message` (progress), `count` (drained,
-    obliterated).
+    cleaned, obliterated).
     """
 
     type: str

@@ -136,7 +136,8 @@ class JobSnapshot:
 class JobRecord:
     """The live job. `queue` is its queue's state (opaque here); times are timeline milliseconds.
 
-    `key` is its place in the ready or delayed structures; `entered_ms` is when it entered its
+    `key` is its place in the ready or delayed structures, and tells its admission number when it
+    has left them; `entered_ms` is when it entered its
     state, so of a finished job the moment it finished; `last_token` outlives the delivery so that
     a late caller can be told from a stranger.
     """
@@ -264,7 +265,6 @@ class JobRecord:
         self._retire(side, by_sweep=False)
         side.failure = failure
         self.entered_ms = now
-        self.key = NOWHERE
         self.state = FAILED
         self.delivery = None
         self._charge(side, charged, by_sweep)
@@ -292,6 +292,15 @@ class JobRecord:
         self.state = PENDING
         side.failure = None
         side.dlq_retries += failed
+
+    def reschedule(self, run_at_ms: int, now: int, step: str) -> None:
+        """Stays pending, with another moment by the timeline; `step` as in `requeue`."""
+        if self.state != PENDING:
+            raise self._illegal("pending")
+        side = self._traced(step, now)
+        self.run_at_ms = run_at_ms
+        self.entered_ms = now
+        side.anchored = False
 
     def remove(self) -> None:
         """any state -> removed: the job is gone."""

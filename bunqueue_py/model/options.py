@@ -193,6 +193,20 @@ class OptionsCache:
             self._made[key] = shared
         return shared, priority, own
 
+    def with_lifo(self, options: Options, lifo: bool) -> Options:
+        """The same settings but for `lifo`, one shared object for each."""
+        if options.lifo is lifo:
+            return options
+        key = (options, lifo)
+        found = self._made.get(key)
+        if found is None:
+            fields = {field: getattr(options, field) for field in Options.__slots__}
+            found = Options(**{**fields, "lifo": lifo})
+            if len(self._made) >= _CACHE_SIZE:
+                self._made.clear()
+            self._made[key] = found
+        return found
+
 
 def checked_name(name: object, option: str) -> str:
     """The name if it is 1 to 256 characters of valid text without NUL."""

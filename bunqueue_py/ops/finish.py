@@ -11,6 +11,7 @@ from ..model.options import Keep
 from ..model.side import AttemptRow
 from ..shard.deadlines import RETENTION, SWEEP_AT
 from ..shard.queue_state import QueueState, finished_size
+from ..shard.ready_queue import departed_key, seq_of
 from ..state import State
 from ..stores.results import Proof
 
@@ -124,7 +125,9 @@ def leave_stage(queue: QueueState, record: JobRecord) -> None:
         del queue.active[record.id]
         drop_deadlines(queue, record.delivery)
     elif record.state == PENDING:
+        seq = seq_of(record)
         queue.unplace(record)
+        record.key = departed_key(seq)
     if record.options.ttl_ms is not None and record.started_ms is None:
         queue.shard.deadlines.drop()
 

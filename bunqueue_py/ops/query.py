@@ -136,6 +136,17 @@ def counts(state: State, queue_name: str) -> JobCounts:
         return queue.counts(state.now(), state.wall())
 
 
+def counts_per_priority(state: State, queue_name: str) -> dict[int, int]:
+    """How many jobs of the queue wait, of each priority."""
+    queue = state.queues.get(queue_name)
+    if queue is None:
+        return {}
+    with queue.lock:
+        if queue.shard.gate:
+            enter(state, queue.shard)
+        return queue.counts_per_priority()
+
+
 def total_counts(state: State) -> JobCounts:
     """The sum of the counts of all queues; each queue is looked at in its own moment."""
     sums: dict[str, int] = {}

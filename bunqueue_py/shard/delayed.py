@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from sortedcontainers import SortedList
 
@@ -17,15 +19,16 @@ class DelayedIndex:
 
     Two sorted lists, of priority above 0 and not, so that a count of what is due needs one
     bisection and moves nothing. `push` and `remove` are O(log n), counts O(log n), taking n due
-    ones O(n).
+    ones O(n). `tally` is how many there are of each priority.
     """
 
-    __slots__ = ("members", "plain", "prioritized")
+    __slots__ = ("members", "plain", "prioritized", "tally")
 
     def __init__(self) -> None:
         self.plain: SortedList[int] = SortedList()
         self.prioritized: SortedList[int] = SortedList()
         self.members: dict[int, JobRecord] = {}
+        self.tally: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self.members)
@@ -35,13 +38,31 @@ class DelayedIndex:
         key = record.key = record.run_at_ms << SEQ_BITS | seq
         self.members[key] = record
         (self.prioritized if record.priority > 0 else self.plain).add(key)
+        self.tally[record.priority] = self.tally.get(record.priority, 0) + 1
 
     def remove(self, record: JobRecord) -> None:
         """Takes the record out."""
         key = record.key
         del self.members[key]
         (self.prioritized if record.priority > 0 else self.plain).remove(key)
+        self._uncount(record.priority)
         record.key = NOWHERE
+
+    def reprioritize(self, record: JobRecord, priority: int) -> None:
+        """Gives the record another priority; it stays where it is in the order of entry."""
+        key = record.key
+        (self.prioritized if record.priority > 0 else self.plain).remove(key)
+        self._uncount(record.priority)
+        record.priority = priority
+        (self.prioritized if priority > 0 else self.plain).add(key)
+        self.tally[priority] = self.tally.get(priority, 0) + 1
+
+    def _uncount(self, priority: int) -> None:
+        left = self.tally[priority] - 1
+        if left:
+            self.tally[priority] = left
+        else:
+            del self.tally[priority]
 
     def holds(self, record: JobRecord) -> bool:
         """Whether the record stands in here."""
@@ -68,7 +89,20 @@ class DelayedIndex:
                 continue
             due += [self.members.pop(key) for key in keys[:n]]
             del keys[:n]
+        for record in due:
+            self._uncount(record.priority)
         return due
+
+    def after(self, key: int, limit: int) -> list[JobRecord]:
+        """Up to `limit` of those whose key is above that one, soonest first."""
+        keys: list[int] = []
+        for each in (self.plain, self.prioritized):
+            keys += islice(each.irange(key, inclusive=(False, True)), limit)
+        return [self.members[key] for key in sorted(keys)[:limit]]
+
+    def not_due(self, now: int, limit: int) -> list[JobRecord]:
+        """Up to `limit` of those that are not due, soonest first."""
+        return self.after(now << SEQ_BITS | _SEQ_MASK, limit)
 
     def due(
         self, now: int, shift: int, *, prioritized: bool, newest_first: bool = False
@@ -94,6 +128,7 @@ class DelayedIndex:
         assert list(self.plain) == sorted(self.plain), "order"
         assert all(self.members[key].priority > 0 for key in self.prioritized)
         assert all(self.members[key].priority <= 0 for key in self.plain)
+        assert self.tally == Counter(r.priority for r in self.members.values()), "tally"
         for key, record in self.members.items():
             assert record.key == key and key >> SEQ_BITS == record.run_at_ms, "key of a member"
             assert record.state == PENDING, "a delayed job that is not pending"

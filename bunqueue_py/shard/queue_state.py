@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING
 
 from ..model.job import ACTIVE, COMPLETED, FAILED, PENDING, REMOVED, JobRecord
@@ -149,7 +149,32 @@ class QueueState:
                 waiter.wake()
             self.empty_waiters.clear()
 
+    def move_to(self, record: JobRecord, run_at_ms: int, now: int, step: str) -> bool:
+        """Gives a pending record another moment, behind those that have the same; says whether
+        it is ready then. `step` is what its timeline calls it."""
+        self.unplace(record)
+        record.reschedule(run_at_ms, now, step)
+        return self.place(record, now)
+
     # -- reading -----------------------------------------------------------------------------
+
+    def counts_per_priority(self) -> dict[int, int]:
+        """How many jobs wait, ready or delayed, of each priority that there is; highest first.
+        O(distinct priorities)."""
+        lane = len(self.ready) - self.ready.heaped
+        sums = Counter({0: lane} if lane else {})
+        for part in (self.ready.tally, self.delayed.tally, self.anchored.tally):
+            sums.update(part)
+        return dict(sorted(sums.items(), reverse=True))
+
+    def not_due(self, now: int, wall: int, limit: int) -> list[JobRecord]:
+        """Up to `limit` delayed jobs, soonest first."""
+        ahead = [(record.run_at_ms, record) for record in self.delayed.not_due(now, limit)]
+        if self.anchored.members:
+            shift = now - wall
+            ahead += [(r.run_at_ms + shift, r) for r in self.anchored.not_due(wall, limit)]
+            ahead.sort(key=_moment)
+        return [record for _, record in ahead[:limit]]
 
     def state_of(self, record: JobRecord, now: int, wall: int) -> JobState:
         """The state as users see it, judged now."""
@@ -255,6 +280,10 @@ class QueueState:
 
 def _run_at(record: JobRecord) -> int:
     return record.run_at_ms
+
+
+def _moment(entry: tuple[int, JobRecord]) -> int:
+    return entry[0]
 
 
 _STATES = {

@@ -633,6 +633,119 @@ def obliterate(world: World) -> Verb:
 
 
 @scenario
+def promote_a_delayed_job(world: World) -> Verb:
+    some_neighbours(world)
+    job = world.push("mine", delay=60)
+    return lambda: world.manager.promote(job)
+
+
+@scenario
+def promote_all_jobs(world: World) -> Verb:
+    some_neighbours(world)
+    world.push(1, run_at=world.clock.now + timedelta(seconds=6))
+    world.push(2, delay=5, priority=3)
+    return lambda: world.manager.promote_all("q")
+
+
+@scenario
+def discard_jobs(world: World) -> Verb:
+    jobs = [world.push(1, delay=9), world.push(2, ttl=90), world.push(3, remove_on_fail=True)]
+    world.may_go.add(jobs[-1].id)
+    some_neighbours(world)
+    return lambda: [world.manager.discard(job) for job in jobs]
+
+
+@scenario
+def update_data_of_jobs(world: World) -> Verb:
+    held = world.hold("old")
+    waiting = world.push("old")
+
+    def verb() -> None:
+        world.manager.update_data(held, "new")
+        world.manager.update_data(waiting, "new")
+
+    return verb
+
+
+@scenario
+def change_priorities(world: World) -> Verb:
+    jobs = [
+        world.push("lane"),
+        world.push("high", priority=5),
+        world.push("later", delay=60),
+        world.push("on time", run_at=world.clock.now + timedelta(minutes=5)),
+    ]
+    some_neighbours(world)
+
+    def verb() -> None:
+        for priority, lifo in ((7, None), (-7, True), (0, False)):
+            for job in jobs:
+                world.manager.change_priority(job, priority, lifo)
+
+    return verb
+
+
+@scenario
+def change_delays(world: World) -> Verb:
+    jobs = [
+        world.push("lane"),
+        world.push("high", priority=5, ttl=600),
+        world.push("later", delay=60),
+        world.push("on time", run_at=world.clock.now + timedelta(minutes=5)),
+    ]
+    some_neighbours(world)
+
+    def verb() -> None:
+        for delay in (20, 0):
+            for job in jobs:
+                world.manager.change_delay(job, delay)
+
+    return verb
+
+
+@scenario
+def retry_all_jobs(world: World) -> Verb:
+    world.fail_for_good(remove_on_fail=KeepJobs(age=9999, count=5))
+    world.fail_for_good(ttl=9999)
+    world.complete()
+
+    def verb() -> None:
+        world.manager.retry_all("q")
+        world.manager.retry_all("q", "completed")
+
+    return verb
+
+
+@scenario
+def clean_jobs(world: World) -> Verb:
+    world.complete(custom_id="mine")
+    world.fail_for_good(remove_on_fail=KeepJobs(age=9999, count=5))
+    world.push("late", delay=60, ttl=999)
+    some_neighbours(world)
+    world.may_go |= set(world.pushed)
+
+    def verb() -> None:
+        for state in ("completed", "failed", "delayed", "prioritized", "waiting"):
+            world.manager.clean("q", 0, state=state)
+
+    return verb
+
+
+@scenario
+def walk_through_all_jobs(world: World) -> Verb:
+    world.hold()
+    some_neighbours(world)
+    world.push("due", delay=1)
+    world.clock.advance(seconds=2)
+
+    def verb() -> None:
+        jobs = [job.id for job in world.manager.iter_jobs("q")]
+        assert len(jobs) == len(set(jobs)) == 6
+
+    return verb
+
+
+@scenario
 def pause_and_resume(world: World) -> Verb:
     some_neighbours(world)
 
@@ -901,6 +1014,9 @@ WAKERS: dict[str, Callable[[QueueManager, Job | None], Any]] = {
     "release": lambda manager, job: manager.release(job),  # type: ignore[arg-type]
     "fail": lambda manager, job: manager.fail(job, "x"),  # type: ignore[arg-type]
     "resume": lambda manager, job: manager.resume("q"),
+    "promote": lambda manager, job: manager.promote(job),  # type: ignore[arg-type]
+    "promote_all": lambda manager, job: manager.promote_all("q"),
+    "change_delay": lambda manager, job: manager.change_delay(job, 0),  # type: ignore[arg-type]
 }
 
 
@@ -920,6 +1036,8 @@ def test_an_exception_in_what_wakes_a_blocked_pull_loses_no_wake(
             if waker in ("release", "fail"):
                 manager.push("q", attempts=2, backoff=Backoff.fixed(0))
                 job = manager.pull("q")
+            elif waker in ("promote", "promote_all", "change_delay"):
+                job = manager.push("q", delay=3600)
             elif waker == "resume":
                 manager.pause("q")
                 manager.push("q")

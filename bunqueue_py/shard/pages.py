@@ -1,0 +1,102 @@
+"""A walk through one queue's jobs, a page at a time, that nothing has to be kept for. Guarded.
+
+The walk goes through the structures in an order that jobs do not follow: those that are finished,
+the active, the delayed, the ready. What has been passed is passed by key. A job that changes its
+place either goes where the walk has been, or it has a new key there: an admission number or a
+number of arrival that was not yet drawn when the walk began. So no job comes twice, and one that
+stays where it is comes once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import nsmallest
+from itertools import dropwhile
+from typing import NamedTuple
+
+from ..model.job import JobRecord
+from .queue_state import QueueState
+from .ready_queue import SEQ_BITS, seq_of
+
+_ARRIVAL = (1 << SEQ_BITS) - 1
+COMPLETED, DEAD, ACTIVE, DELAYED, ANCHORED, LANE, HEAP, END = range(8)
+
+
+class Cursor(NamedTuple):
+    """Where a walk is: in which structure, after which key there (and after which moment, for
+    finished jobs). `seq` and `arrival` were the last ones drawn when it began."""
+
+    shelf: int
+    key: int
+    moment_ms: int
+    seq: int
+    arrival: int
+
+
+def first_page(queue: QueueState) -> Cursor:
+    """The cursor of a walk that begins now. What is due must have been moved before: it changes
+    its structure without changing its state."""
+    return Cursor(COMPLETED, -1, -1, queue.seq, queue.ready.arrivals)
+
+
+def next_page(queue: QueueState, at: Cursor, limit: int) -> tuple[list[JobRecord], Cursor]:
+    """Up to `limit` records and the cursor after them; a page may be empty before the `END`.
+
+    O(limit), but for the way to the page: O(log n) for what is delayed or in the heap, a skip in
+    C in the lane, and a step for each finished or active job before it.
+    """
+    shelf, key, moment = at.shelf, at.key, at.moment_ms
+    last: int | None
+    if shelf in (COMPLETED, DEAD):
+        kept = queue.completed if shelf == COMPLETED else queue.dead.records
+        stamps = _finished(kept.values(), moment, key, limit)
+        found = [record for _, _, record in stamps]
+        moment, last = stamps[-1][:2] if stamps else (-1, None)
+    elif shelf == ACTIVE:
+        running = ((_seq(record), record) for record in queue.active.values())
+        # by number, not by start: one that is given back and pulled again is passed all the same
+        pairs = nsmallest(limit, (pair for pair in running if pair[0] > key), key=_first)
+        found = [record for _, record in pairs]
+        last = pairs[-1][0] if pairs else None
+    elif shelf in (DELAYED, ANCHORED):
+        index = queue.delayed if shelf == DELAYED else queue.anchored
+        found = index.after(key, limit)
+        last = found[-1].key if found else None
+    elif shelf == LANE:
+        found = queue.ready.lane_after(key, limit)
+        last = found[-1].key if found else None
+    else:
+        found, last = queue.ready.heaped_after(key, limit)
+        if last is None or last > at.arrival:
+            found, last = [r for r in found if r.key & _ARRIVAL <= at.arrival], None
+    found = [record for record in found if _seq(record) <= at.seq]
+    if last is None:
+        return found, at._replace(shelf=shelf + 1, key=-1, moment_ms=-1)
+    return found, at._replace(key=last, moment_ms=moment)
+
+
+def _finished(
+    records: Iterable[JobRecord], moment: int, key: int, limit: int
+) -> list[tuple[int, int, JobRecord]]:
+    """The next `limit` by (moment, admission number) of records that are in order of moment."""
+    found: list[tuple[int, int, JobRecord]] = []
+    for record in dropwhile(lambda r: r.entered_ms < moment, records):
+        if len(found) >= limit and record.entered_ms > found[-1][0]:
+            break
+        stamp = (record.entered_ms, _seq(record))
+        if stamp > (moment, key):
+            found.append((*stamp, record))
+    found.sort(key=_stamp)
+    return found[:limit]
+
+
+def _seq(record: JobRecord) -> int:
+    return seq_of(record) or 0
+
+
+def _first(pair: tuple[int, JobRecord]) -> int:
+    return pair[0]
+
+
+def _stamp(entry: tuple[int, int, JobRecord]) -> tuple[int, int]:
+    return entry[0], entry[1]
