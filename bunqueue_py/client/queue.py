@@ -14,6 +14,7 @@ from ..types import Duration, JobCounts, JobState
 from .job import Job
 from .parts import DeadLetterQueue
 from .protocol import Manager
+from .stalls import StallCheck
 
 
 class Queue:
@@ -47,6 +48,7 @@ class Queue:
         self._manager = manager
         self._name = manager.known_queue(name)
         self._dlq = DeadLetterQueue(manager, self._name)
+        self._stalls = StallCheck(manager, self._name)
 
     def __repr__(self) -> str:
         return f"<Queue {self._name!r}>"
@@ -73,6 +75,11 @@ class Queue:
     def dlq(self) -> DeadLetterQueue:
         """Its dead letters."""
         return self._dlq
+
+    @property
+    def stalls(self) -> StallCheck:
+        """How it finds runs that were lost."""
+        return self._stalls
 
     # -- adding ------------------------------------------------------------------------------
 

@@ -29,10 +29,12 @@ EVENT_TYPES = frozenset(
         "paused",
         "resumed",
         "drained",
+        "cleaned",
         "obliterated",
         "empty",
         "dlq_added",
         "dlq_retried",
+        "dlq_skipped",
         "queue_created",
     )
 )
@@ -45,8 +47,8 @@ class JobEvent:
     `sequence` counts the events of one queue without gaps, so a listener of all types can see
     that it lost some. The rest is `None` but for what the type carries: `state` (pushed),
     `result` (completed), `error`, `attempt`, `terminal` and `reason` or `retry_at` (failed),
-    `error` (stalled), `reason` (dlq_added), `percent`, `message` (progress), `count` (drained,
-    obliterated).
+    `error` (stalled), `reason` (dlq_added, dlq_skipped), `percent`, `message` (progress), `count`
+    (drained, cleaned, obliterated).
     """
 
     type: str

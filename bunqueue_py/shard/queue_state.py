@@ -6,10 +6,12 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from ..model.job import ACTIVE, COMPLETED, FAILED, PENDING, REMOVED, JobRecord
+from ..model.settings import StallSettings
 from ..types import JobCounts, JobState
 from .dead_letters import DeadLetters
 from .delayed import DelayedIndex
 from .ready_queue import ReadyQueue, Stamped, merged, seq_of, stamped
+from .stalls import check_watched
 from .waiters import Waiter, Waiters
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ class QueueState:
         "ready",
         "seq",
         "shard",
+        "stalls",
         "waiters",
     )
 
@@ -64,6 +67,8 @@ class QueueState:
         self.failed_total = 0
         self.waiters = Waiters()
         self.empty_waiters: list[Waiter] = []
+        self.stalls = StallSettings()
+        self.dead = DeadLetters()
         self.clear()
 
     def clear(self) -> None:
@@ -74,7 +79,7 @@ class QueueState:
         self.active: dict[str, JobRecord] = {}
         self.completed: OrderedDict[str, JobRecord] = OrderedDict()
         self.counted: OrderedDict[str, JobRecord] = OrderedDict()
-        self.dead = DeadLetters()
+        self.dead = DeadLetters(self.dead.settings)
         self.custom_ids: dict[str, JobRecord] = {}
 
     # -- pending jobs ------------------------------------------------------------------------
@@ -236,6 +241,9 @@ class QueueState:
         self.anchored.check()
         self.dead.check()
         assert all(r.state == ACTIVE and r.delivery for r in self.active.values()), "active"
+        for record in self.active.values():
+            assert record.delivery is not None
+            check_watched(record.delivery, self.stalls)
         assert all(r.state == COMPLETED for r in self.completed.values()), "completed"
         assert all(r.state in (COMPLETED, FAILED) for r in self.counted.values()), "counted"
         for custom_id, record in self.custom_ids.items():
