@@ -27,8 +27,8 @@ BITE = 64
 
 def renew(state: State, job_id: str, token: str | None, duration_ms: int | None) -> bool:
     """Moves the delivery's expiry to now plus its own lease, or plus `duration_ms`, which then
-    is its lease; for a delivery without a lock, a sign of life. False if the delivery has ended or the job is gone; `LockError` for a token that
-    is missing or was never issued."""
+    is its lease; for a delivery without a lock, a sign of life. False if the delivery has ended or
+    the job is gone; `LockError` for a token that is missing or was never issued."""
     record = state.index.get(job_id)
     if record is None:
         check_open(state)
