@@ -44,10 +44,13 @@ from .serializers import Serializer as Serializer
 from .storage.memory import MemoryStorage as MemoryStorage
 from .types import Attempt as Attempt
 from .types import Deduplication as Deduplication
+from .types import DlqConfig as DlqConfig
+from .types import DlqStats as DlqStats
 from .types import Duration as Duration
 from .types import FailureReason as FailureReason
 from .types import JobCounts as JobCounts
 from .types import JobState as JobState
 from .types import KeepJobs as KeepJobs
 from .types import Outcome as Outcome
+from .types import StallConfig as StallConfig
 from .types import TimelineEntry as TimelineEntry

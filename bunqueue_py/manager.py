@@ -38,8 +38,30 @@ from .model.options import (
     checked_name,
     checked_queue_name,
 )
+from .model.settings import (
+    dlq_config,
+    dlq_settings,
+    letter_filter,
+    stall_config,
+    stall_settings,
+)
 from .ops import ack as ops_ack
-from .ops import change, clean, control, deduplicate, fail, leases, pull, push, query, wait, walk
+from .ops import (
+    change,
+    clean,
+    control,
+    dead_letters,
+    deduplicate,
+    fail,
+    leases,
+    owners,
+    pull,
+    push,
+    query,
+    stalls,
+    wait,
+    walk,
+)
 from .ops import close as ops_close
 from .shard.shard import FORKED
 from .state import State, build_state
@@ -47,7 +69,8 @@ from .storage.memory import MemoryStorage
 from .sync import MANAGER, make_lock
 from .tasks import deadlines
 from .tasks.scheduler import Task, TaskLoop
-from .types import Duration, JobCounts, JobState, Outcome
+from .tasks.stalls import LatePasses
+from .types import DlqConfig, DlqStats, Duration, JobCounts, JobState, Outcome, StallConfig
 
 EXIT_TIMEOUT = 5.0
 DEFAULT_LOCK = 30
@@ -103,7 +126,8 @@ class QueueManager:
         self._lifecycle = make_lock("manager lifecycle", MANAGER)
         self._closed: threading.Event | None = None
         self._loop = TaskLoop("scheduler", state.clock, state.alarm, threaded=background)
-        self._loop.add(Task("deadlines", lambda: deadlines.tick(state)))
+        loop, late = self._loop, LatePasses()
+        loop.add(Task("deadlines", lambda: deadlines.tick(state, loop.late_ms, late)))
         self._beat = TaskLoop("beat", state.clock, state.beat, threaded=background)
         self._backend = EngineBackend(state, self._beat, runs_threads=background)
         self.events = EventHub(state, threaded=background)
@@ -354,8 +378,14 @@ class QueueManager:
         job_id, token = _identify(job, token)
         return leases.release(self._state, job_id, token, to_ms(delay, "delay"))
 
+    def release_owner(self, owner: str) -> int:
+        """Gives back every active job that was pulled with that `owner` (a worker's name, for its
+        jobs), no attempt charged; returns how many. Their handlers find their locks lost."""
+        return owners.release_owner(self._state, checked_name(owner, "owner"))
+
     def heartbeat(self, job: Job | str, *, token: str | None = None) -> bool:
-        """Renews the lock of a pulled job; False if it was lost."""
+        """Renews the lock of a pulled job, or says that one without a lock is alive; False if it
+        was lost."""
         return leases.renew(self._state, *_identify(job, token), None)
 
     def heartbeat_batch(self, jobs: Iterable[Job | str]) -> list[bool]:
@@ -583,25 +613,77 @@ class QueueManager:
         """See `Queue.wait_until_empty`."""
         wait.wait_until_empty(self._state, _queue_name(queue), timeout_to_ms(timeout))
 
-    def dlq_entries(self, queue: Any, offset: int = 0, limit: int = 100) -> list[DlqEntry]:
+    def dlq_configure(
+        self,
+        queue: Any,
+        auto_retry: bool = False,
+        retry_interval: Duration = 3600,
+        max_retries: int = 3,
+        max_age: Duration | None = 604_800,
+        max_entries: int = 10_000,
+    ) -> None:
+        """See `DeadLetterQueue.configure`."""
+        given = dlq_settings(auto_retry, retry_interval, max_retries, max_age, max_entries)
+        dead_letters.configure(self._state, _queue_name(queue), given)
+
+    def dlq_config(self, queue: Any) -> DlqConfig:
+        """See `DeadLetterQueue.config`."""
+        self._check_open()
+        return dlq_config(dead_letters.settings_of(self._state, _queue_name(queue)))
+
+    def dlq_entries(
+        self,
+        queue: Any,
+        reason: str | None = None,
+        older_than: Duration | datetime | None = None,
+        newer_than: Duration | datetime | None = None,
+        retriable: bool | None = None,
+        offset: int = 0,
+        limit: int = 100,
+    ) -> list[DlqEntry]:
         """See `DeadLetterQueue.entries`."""
         checked_int(offset, "offset", 0, 1 << 40)
         checked_int(limit, "limit", 0, 1_000_000)
-        jobs, _ = control.dead_entries(self._state, _queue_name(queue), offset, limit)
+        wanted = letter_filter(reason, older_than, newer_than, retriable, self._state.now())
+        jobs = dead_letters.entries(self._state, _queue_name(queue), wanted, offset, limit)
         return [dlq_entry(job) for job in jobs]  # type: ignore[arg-type]
 
     def dlq_len(self, queue: Any) -> int:
         """How many dead letters the queue has."""
-        return control.dead_entries(self._state, _queue_name(queue), 0, 0)[1]
+        return dead_letters.count(self._state, _queue_name(queue))
+
+    def dlq_stats(self, queue: Any) -> DlqStats:
+        """See `DeadLetterQueue.stats`."""
+        found = dead_letters.stats(self._state, _queue_name(queue))
+        return DlqStats(
+            found.by_reason.total(),
+            dict(found.by_reason.most_common()),
+            found.retriable,
+            found.retried,
+            optional_moment(found.oldest_ms),
+            optional_moment(found.newest_ms),
+        )
 
     def dlq_retry(self, queue: str, job: Job | str) -> bool:
         """See `DeadLetterQueue.retry`."""
-        control.retry_dead(self._state, _identify(job, None)[0], queue)
+        dead_letters.retry(self._state, _identify(job, None)[0], queue)
         return True
+
+    def dlq_retry_all(
+        self,
+        queue: Any,
+        reason: str | None = None,
+        older_than: Duration | datetime | None = None,
+        newer_than: Duration | datetime | None = None,
+        retriable: bool | None = None,
+    ) -> int:
+        """See `DeadLetterQueue.retry_all`."""
+        wanted = letter_filter(reason, older_than, newer_than, retriable, self._state.now())
+        return dead_letters.retry_all(self._state, _queue_name(queue), wanted)
 
     def dlq_remove(self, queue: str, job: Job | str) -> bool:
         """See `DeadLetterQueue.remove`."""
-        control.remove_dead(self._state, _identify(job, None)[0], queue)
+        dead_letters.remove(self._state, _identify(job, None)[0], queue)
         return True
 
     def deduplication_owner(self, queue: Any, key: str) -> str | None:
@@ -613,6 +695,35 @@ class QueueManager:
         """See `DeduplicationKeys.release`."""
         name = _queue_name(queue)
         return deduplicate.release(self._state, name, checked_name(key, "key"))
+
+    def dlq_purge(
+        self,
+        queue: Any,
+        reason: str | None = None,
+        older_than: Duration | datetime | None = None,
+        newer_than: Duration | datetime | None = None,
+        retriable: bool | None = None,
+    ) -> int:
+        """See `DeadLetterQueue.purge`."""
+        wanted = letter_filter(reason, older_than, newer_than, retriable, self._state.now())
+        return dead_letters.purge(self._state, _queue_name(queue), wanted)
+
+    def stalls_configure(
+        self,
+        queue: Any,
+        enabled: bool = True,
+        interval: Duration = 30,
+        max_stalls: int = 3,
+        grace: Duration = 5,
+    ) -> None:
+        """See `StallCheck.configure`."""
+        given = stall_settings(enabled, interval, max_stalls, grace)
+        stalls.configure(self._state, _queue_name(queue), given)
+
+    def stalls_config(self, queue: Any) -> StallConfig:
+        """See `StallCheck.config`."""
+        self._check_open()
+        return stall_config(stalls.settings_of(self._state, _queue_name(queue)))
 
     def _check_open(self) -> None:
         shard = self._state.shards.shards[0]

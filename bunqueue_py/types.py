@@ -147,3 +147,47 @@ class TimelineEntry:
 
     state: str
     at: datetime
+
+
+@dataclass(frozen=True)
+class StallConfig:
+    """How a queue finds runs that were lost; durations in seconds, `max_stalls` 0 means no bound.
+
+    >>> StallConfig().interval
+    30.0
+    """
+
+    enabled: bool = True
+    interval: float = 30.0
+    max_stalls: int = 3
+    grace: float = 5.0
+
+
+@dataclass(frozen=True)
+class DlqConfig:
+    """How a queue keeps its dead letters; durations in seconds, `max_age=None` means for good.
+
+    >>> DlqConfig().max_age == 7 * 86_400
+    True
+    """
+
+    auto_retry: bool = False
+    retry_interval: float = 3600.0
+    max_retries: int = 3
+    max_age: float | None = 604_800.0
+    max_entries: int = 10_000
+
+
+@dataclass(frozen=True)
+class DlqStats:
+    """The dead letters of a queue in numbers. `by_reason` maps a `FailureReason` to how many have
+    it, the most frequent first; `retriable` counts those that have an automatic retry ahead,
+    `retried` those that have been retried before; `oldest` and `newest` are when the first and
+    the last of them entered."""
+
+    total: int
+    by_reason: dict[str, int]
+    retriable: int
+    retried: int
+    oldest: datetime | None
+    newest: datetime | None

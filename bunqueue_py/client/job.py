@@ -191,7 +191,7 @@ class Job(JobSnapshot):
 
     @property
     def stall_count(self) -> int:
-        """How many of its runs were lost: their lock expired."""
+        """How many of its runs were lost: their lock expired, or without one they fell silent."""
         side = self._side
         return 0 if side is None else side.stall_count
 
@@ -324,7 +324,13 @@ class Ack(NamedTuple):
 
 @dataclass(frozen=True)
 class DlqEntry:
-    """A job that failed for good, as the dead letters keep it."""
+    """A job that failed for good, as the dead letters keep it.
+
+    `entered_at` is when it first came in: an automatic retry that fails leaves it, and
+    `expires_at`, as they were. `retry_count` counts its retries until it succeeds, by hand and
+    automatic; `next_retry_at` is `None` where no automatic one is ahead, `expires_at` where it is
+    kept for good.
+    """
 
     job: Job
     entered_at: datetime
@@ -333,20 +339,24 @@ class DlqEntry:
     attempts: Sequence[Attempt]
     retry_count: int
     last_retry_at: datetime | None
+    next_retry_at: datetime | None = None
+    expires_at: datetime | None = None
 
 
 def dlq_entry(job: Job) -> DlqEntry:
     """The dead letter that a failed job's snapshot tells of."""
-    side, finished_ms = job._side, job._finished_ms
-    assert side is not None and side.failure is not None and finished_ms is not None
+    side = job._side
+    assert side is not None and side.failure is not None and side.letter is not None
     return DlqEntry(
         job=job,
-        entered_at=ms_to_moment(finished_ms),
+        entered_at=ms_to_moment(side.letter.since_ms),
         reason=str(side.failure.reason),
         error=side.failure.error,
         attempts=[_attempt(row) for row in side.attempts],
         retry_count=side.dlq_retries,
         last_retry_at=optional_moment(side.last_retry_ms),
+        next_retry_at=optional_moment(side.letter.next_retry_ms),
+        expires_at=optional_moment(side.letter.expires_ms),
     )
 
 

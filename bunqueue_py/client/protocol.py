@@ -10,7 +10,15 @@ from typing_extensions import Unpack
 
 from ..clock import Clock
 from ..model.options import JobOptions, JobSpec
-from ..types import Duration, JobCounts, JobState, Outcome
+from ..types import (
+    DlqConfig,
+    DlqStats,
+    Duration,
+    JobCounts,
+    JobState,
+    Outcome,
+    StallConfig,
+)
 
 if TYPE_CHECKING:
     from .job import DlqEntry, Job
@@ -207,7 +215,47 @@ class Manager(Protocol):
     ) -> bool: ...
     def change_delay(self, job: Job | str, delay: Duration, queue: str | None = None) -> bool: ...
     def wait_until_empty(self, queue: str, timeout: Duration | None = None) -> None: ...
-    def dlq_entries(self, queue: str, offset: int = 0, limit: int = 100) -> list[DlqEntry]: ...
+    def dlq_configure(
+        self,
+        queue: str,
+        auto_retry: bool,
+        retry_interval: Duration,
+        max_retries: int,
+        max_age: Duration | None,
+        max_entries: int,
+    ) -> None: ...
+    def dlq_config(self, queue: str) -> DlqConfig: ...
+    def dlq_entries(
+        self,
+        queue: str,
+        reason: str | None = None,
+        older_than: Duration | datetime | None = None,
+        newer_than: Duration | datetime | None = None,
+        retriable: bool | None = None,
+        offset: int = 0,
+        limit: int = 100,
+    ) -> list[DlqEntry]: ...
+    def dlq_stats(self, queue: str) -> DlqStats: ...
+    def dlq_retry_all(
+        self,
+        queue: str,
+        reason: str | None = None,
+        older_than: Duration | datetime | None = None,
+        newer_than: Duration | datetime | None = None,
+        retriable: bool | None = None,
+    ) -> int: ...
+    def dlq_purge(
+        self,
+        queue: str,
+        reason: str | None = None,
+        older_than: Duration | datetime | None = None,
+        newer_than: Duration | datetime | None = None,
+        retriable: bool | None = None,
+    ) -> int: ...
+    def stalls_configure(
+        self, queue: str, enabled: bool, interval: Duration, max_stalls: int, grace: Duration
+    ) -> None: ...
+    def stalls_config(self, queue: str) -> StallConfig: ...
     def dlq_len(self, queue: str) -> int: ...
     def dlq_retry(self, queue: str, job: Job | str) -> bool: ...
     def dlq_remove(self, queue: str, job: Job | str) -> bool: ...

@@ -14,6 +14,7 @@ from ..types import Duration, JobCounts, JobState
 from .job import Job
 from .parts import DeadLetterQueue, DeduplicationKeys
 from .protocol import Manager
+from .stalls import StallCheck
 
 
 class Queue:
@@ -48,6 +49,7 @@ class Queue:
         self._name = manager.known_queue(name)
         self._dlq = DeadLetterQueue(manager, self._name)
         self._deduplication = DeduplicationKeys(manager, self._name)
+        self._stalls = StallCheck(manager, self._name)
 
     def __repr__(self) -> str:
         return f"<Queue {self._name!r}>"
@@ -79,6 +81,11 @@ class Queue:
     def deduplication(self) -> DeduplicationKeys:
         """Its deduplication keys."""
         return self._deduplication
+
+    @property
+    def stalls(self) -> StallCheck:
+        """How it finds runs that were lost."""
+        return self._stalls
 
     # -- adding ------------------------------------------------------------------------------
 

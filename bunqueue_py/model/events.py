@@ -35,6 +35,7 @@ EVENT_TYPES = frozenset(
         "empty",
         "dlq_added",
         "dlq_retried",
+        "dlq_skipped",
         "queue_created",
     )
 )
@@ -47,8 +48,8 @@ class JobEvent:
     `sequence` counts the events of one queue without gaps, so a listener of all types can see
     that it lost some. The rest is `None` but for what the type carries: `state` (pushed),
     `result` (completed), `error`, `attempt`, `terminal` and `reason` or `retry_at` (failed),
-    `error` (stalled), `reason` (dlq_added), `percent`, `message` (progress), `count` (drained,
-    cleaned, obliterated).
+    `error` (stalled), `reason` (dlq_added, dlq_skipped), `percent`, `message` (progress), `count`
+    (drained, cleaned, obliterated).
     """
 
     type: str

@@ -37,19 +37,27 @@ class Delivery:
     """One run of a job: who holds it, under which token, until when.
 
     `lease_ms` and `expires_ms` are `None` when the job was pulled without a lock. `armed_ms` is
-    the moment of its one deadline that counts; a renewed lease expires later than that.
+    the moment of its one deadline that counts; a renewed lease expires later than that. Only a
+    delivery without a lock has `beat_ms`, its last sign of life, and `suspected_ms`, when the
+    stall check began to suspect it (`None`: it does not).
     """
 
     __slots__ = (
         "armed_ms",
+        "beat_ms",
         "begun",
         "expires_ms",
         "lease_ms",
         "owner",
         "record",
+        "suspected_ms",
         "timeout_ms",
         "token",
     )
+
+    armed_ms: int | None
+    beat_ms: int
+    suspected_ms: int | None
 
     def __init__(
         self,
@@ -247,8 +255,13 @@ class JobRecord:
         self.entered_ms = now
         self.state = COMPLETED
         self.delivery = None
-        if self.side is not None and self.side.timeline is not None:
-            self.side.timeline.append(("completed", now))
+        side = self.side
+        if side is not None:
+            # a success ends what the dead letters knew of it
+            side.letter = None
+            side.dlq_retries = 0
+            if side.timeline is not None:
+                side.timeline.append(("completed", now))
 
     def fail(
         self,
@@ -269,9 +282,10 @@ class JobRecord:
         self.delivery = None
         self._charge(side, charged, by_sweep)
 
-    def revive(self, now: int) -> None:
+    def revive(self, now: int, *, automatic: bool = False) -> None:
         """failed or completed -> pending, with fresh attempts, stalls and progress; the history
-        of attempts stays."""
+        of attempts stays. What the dead letters know of it stays too if they retry it by
+        themselves; otherwise its next stay there is a new one."""
         if self.state != FAILED and self.state != COMPLETED:
             raise self._illegal("pending")
         side = self._traced("retried", now)
@@ -292,6 +306,10 @@ class JobRecord:
         self.state = PENDING
         side.failure = None
         side.dlq_retries += failed
+        if not automatic:
+            side.letter = None
+        elif side.letter is not None:
+            side.letter.auto_retries += 1
 
     def reschedule(self, run_at_ms: int, now: int, step: str) -> None:
         """Stays pending, with another moment by the timeline; `step` as in `requeue`."""

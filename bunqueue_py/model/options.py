@@ -32,6 +32,7 @@ class JobOptions(TypedDict, total=False):
     queue owns at a time. `lifo`: before the FIFO jobs of equal priority. `remove_on_complete`,
     `remove_on_fail`: at once, or as `KeepJobs` says. `tags`: names for your own use.
     `stack_trace_limit`: lines kept of a traceback, 0 to 1000.
+    `stall_timeout`: how long a run without a lock may be silent (`None`: the queue's interval).
     """
 
     priority: int
@@ -48,6 +49,7 @@ class JobOptions(TypedDict, total=False):
     remove_on_fail: bool | KeepJobs
     tags: Sequence[str]
     stack_trace_limit: int
+    stall_timeout: Duration | None
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Options:
         "remove_on_complete",
         "remove_on_fail",
         "stack_trace_limit",
+        "stall_timeout_ms",
         "timeout_ms",
         "ttl_ms",
     )
@@ -84,6 +87,7 @@ class Options:
         remove_on_fail: bool | Keep = False,
         stack_trace_limit: int = 10,
         max_timeline: int = 20,
+        stall_timeout_ms: int | None = None,
     ) -> None:
         self.attempts = attempts
         self.backoff = backoff
@@ -94,6 +98,7 @@ class Options:
         self.remove_on_fail = remove_on_fail
         self.stack_trace_limit = stack_trace_limit
         self.max_timeline = max_timeline
+        self.stall_timeout_ms = stall_timeout_ms
 
 
 class Own(NamedTuple):
@@ -361,6 +366,7 @@ _SHARED: dict[str, tuple[str, Callable[[Any], Any]]] = {
         "stack_trace_limit",
         lambda value: checked_int(value, "stack_trace_limit", 0, 1000),
     ),
+    "stall_timeout": ("stall_timeout_ms", _positive("stall_timeout")),
 }
 _OWN = frozenset(("delay", "run_at", "custom_id", "tags", "deduplication"))
 _KNOWN = frozenset(_SHARED) | _OWN | {"priority"}

@@ -45,6 +45,31 @@ class AttemptRow(NamedTuple):
     failure: Failure
 
 
+class Letter:
+    """What the dead letters know of a job, from its first entry on, over automatic retries.
+
+    `since_ms`: when it entered; `expires_ms` and `next_retry_ms`: its moments in the shard's
+    deadlines, `None` where it has none or is not among the dead letters now; `auto_retries`: how
+    often it has been retried by itself since.
+    """
+
+    __slots__ = ("auto_retries", "expires_ms", "next_retry_ms", "since_ms")
+
+    def __init__(self, since_ms: int) -> None:
+        self.since_ms = since_ms
+        self.auto_retries = 0
+        self.expires_ms: int | None = None
+        self.next_retry_ms: int | None = None
+
+
+class LetterView(NamedTuple):
+    """An unchanging copy of the moments of a `Letter`."""
+
+    since_ms: int
+    expires_ms: int | None
+    next_retry_ms: int | None
+
+
 class Side:
     """What most jobs never have. `retired` holds (token, by a sweep?) of earlier deliveries."""
 
@@ -54,6 +79,7 @@ class Side:
         "dlq_retries",
         "failure",
         "last_retry_ms",
+        "letter",
         "progress",
         "progress_event_ms",
         "progress_message",
@@ -69,6 +95,7 @@ class Side:
         self.dlq_retries = 0
         self.failure: Failure | None = None
         self.last_retry_ms: int | None = None
+        self.letter: Letter | None = None
         self.progress: int | float = 0
         self.progress_event_ms: int | None = None
         self.progress_message: str | None = None
@@ -85,6 +112,7 @@ class SideView(NamedTuple):
     dlq_retries: int
     failure: Failure | None
     last_retry_ms: int | None
+    letter: LetterView | None
     progress: int | float
     progress_message: str | None
     stall_count: int
@@ -99,9 +127,14 @@ def side_view(side: Side) -> SideView:
         side.dlq_retries,
         side.failure,
         side.last_retry_ms,
+        None if side.letter is None else _letter_view(side.letter),
         side.progress,
         side.progress_message,
         side.stall_count,
         side.tags,
         None if side.timeline is None else tuple(side.timeline),
     )
+
+
+def _letter_view(letter: Letter) -> LetterView:
+    return LetterView(letter.since_ms, letter.expires_ms, letter.next_retry_ms)

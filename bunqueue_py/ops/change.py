@@ -11,7 +11,7 @@ from ..shard.shard import BROKEN, OPEN
 from ..state import State
 from ..types import FailureReason, JobState
 from .ack import NOT_ISSUED, answer, judge_token
-from .control import _find, _still_there
+from .control import find, still_there
 from .fail import announce
 from .finish import emit, finalize
 from .query import queue_of
@@ -24,12 +24,12 @@ _DISCARDED = Failure(FailureReason.DISCARDED, "discarded while it was pending")
 def promote(state: State, job_id: str, of: str | None) -> bool:
     """Makes a delayed job ready, behind those that are ready already; False if it is ready
     itself. Raises `JobNotFoundError`, `JobStateError` for one that does not wait."""
-    record, queue = _find(state, job_id, of)
+    record, queue = find(state, job_id, of)
     shard = queue.shard
     with queue.lock:
         if shard.gate:
             enter(state, shard)
-        _still_there(state, record)
+        still_there(state, record)
         now = state.now()
         _require(state, queue, record, PENDING, "promoted: only a job that is delayed can be")
         if queue.state_of(record, now, state.wall()) is not JobState.DELAYED:
@@ -77,12 +77,12 @@ def _promote(state: State, queue: QueueState, record: JobRecord, now: int) -> No
 def discard(state: State, job_id: str, of: str | None) -> bool:
     """Fails a job that waits, for good, with reason `discarded`. Raises `JobNotFoundError`,
     `JobStateError` for one that does not wait."""
-    record, queue = _find(state, job_id, of)
+    record, queue = find(state, job_id, of)
     shard = queue.shard
     with queue.lock:
         if shard.gate:
             enter(state, shard)
-        _still_there(state, record)
+        still_there(state, record)
         _require(state, queue, record, GATED, "discarded: only a job that waits can be")
         shard.gate = BROKEN
         finalize(state, queue, record, _DISCARDED, state.now())
@@ -98,12 +98,12 @@ def update_data(state: State, job_id: str, of: str | None, token: str | None, da
     done for a job that waits or has failed, or was pulled without a lock; `LockError` while it is
     held, `JobStateError` once it has completed. Raises `JobNotFoundError`.
     """
-    record, queue = _find(state, job_id, of)
+    record, queue = find(state, job_id, of)
     shard = queue.shard
     with queue.lock:
         if shard.gate:
             enter(state, shard)
-        _still_there(state, record)
+        still_there(state, record)
         refused = None
         if token is not None or record.state == ACTIVE:
             refused = judge_token(record, token, late_ack=False)
@@ -130,12 +130,12 @@ def change_priority(
     """Gives a job that waits another priority (and `lifo`, unless `None`); False if it has that
     already. Among its new equals it stands by run_at and admission, as ever. O(log n). Raises
     `JobNotFoundError`, `JobStateError` for a job that does not wait."""
-    record, queue = _find(state, job_id, of)
+    record, queue = find(state, job_id, of)
     shard = queue.shard
     with queue.lock:
         if shard.gate:
             enter(state, shard)
-        _still_there(state, record)
+        still_there(state, record)
         _require(state, queue, record, GATED, "moved: only a job that waits can change its place")
         options = record.options
         if lifo is not None:
@@ -163,12 +163,12 @@ def change_delay(state: State, job_id: str, of: str | None, delay_ms: int) -> bo
     """Has a job that waits run `delay_ms` from now, whatever its moment was; False if that is its
     moment, or if it is ready and the delay is 0. Raises `JobNotFoundError`, `JobStateError` for a
     job that does not wait."""
-    record, queue = _find(state, job_id, of)
+    record, queue = find(state, job_id, of)
     shard = queue.shard
     with queue.lock:
         if shard.gate:
             enter(state, shard)
-        _still_there(state, record)
+        still_there(state, record)
         _require(state, queue, record, PENDING, "put off: only a job that waits can be")
         now = state.now()
         due = now + delay_ms

@@ -9,13 +9,12 @@ from ..model.job import JobRecord
 from ..shard.queue_state import QueueState
 from ..shard.ready_queue import Stamped
 from ..shard.shard import BROKEN, OPEN
-from ..shard.unique_keys import key_conflict
 from ..state import State
 from ..types import JobState
-from .control import revive
 from .finish import emit, forget, ran_dry, resolve
 from .query import queue_of
 from .recover import enter
+from .revival import refusal_of_retry, revive
 
 _BITE = 250
 CLEANABLE = (
@@ -93,7 +92,7 @@ def retry_all(state: State, queue_name: str, job_state: JobState, limit: int | N
             batch = list(islice(fresh, min(_BITE, left - done, there - done - len(refused))))
             shard.gate = BROKEN
             for record in batch:
-                if key_conflict(queue, record, now) is None:
+                if refusal_of_retry(queue, record, now) is None:
                     revive(state, queue, record, now)
                     done += 1
                 else:

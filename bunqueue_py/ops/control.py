@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from ..errors import JobNotFoundError, JobStateError
-from ..model.job import ACTIVE, COMPLETED, FAILED, GATED, JobRecord, JobSnapshot
-from ..shard.deadlines import TTL
+from ..model.job import ACTIVE, COMPLETED, FAILED, GATED, JobRecord
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
-from .deduplicate import refuse_conflict, take_key
-from .fail import announce
-from .finish import drop_retention, emit, forget, ran_dry, removed, resolve
+from .finish import emit, forget, ran_dry, removed, resolve
 from .query import queue_of
-from .recover import check_open, enter, ttl_due
+from .recover import check_open, enter
+from .revival import refuse_retry, revive
 
 _BITE = 1000
 
@@ -119,12 +117,12 @@ def obliterate(state: State, queue_name: str, *, force: bool) -> int:
 def remove(state: State, job_id: str, of: str | None = None) -> None:
     """Removes a job that is not active (of the queue `of`, if given). Raises `JobNotFoundError`,
     `JobStateError`."""
-    record, queue = _find(state, job_id, of)
+    record, queue = find(state, job_id, of)
     shard = queue.shard
     with queue.lock:
         if shard.gate:
             enter(state, shard)
-        _still_there(state, record)
+        still_there(state, record)
         if record.state == ACTIVE:
             raise JobStateError(
                 f"job {job_id} is active and cannot be removed; wait until it has finished",
@@ -141,14 +139,14 @@ def remove(state: State, job_id: str, of: str | None = None) -> None:
 
 def retry(state: State, job_id: str, of: str | None = None) -> None:
     """Runs a failed or completed job (of the queue `of`, if given) again, with fresh attempts.
-    Raises `JobNotFoundError`, `JobStateError` for a job that is still to run or running,
-    `DuplicateJobError` where its key belongs to another live job now."""
-    record, queue = _find(state, job_id, of)
+    Raises `JobNotFoundError`, `JobStateError` for a job that is still to run or running, or whose
+    custom id a live job has, `DuplicateJobError` where its key belongs to another live job now."""
+    record, queue = find(state, job_id, of)
     shard = queue.shard
     with queue.lock:
         if shard.gate:
             enter(state, shard)
-        _still_there(state, record)
+        still_there(state, record)
         now = state.now()
         if record.state not in (COMPLETED, FAILED):
             what = queue.state_of(record, now, state.wall())
@@ -157,95 +155,29 @@ def retry(state: State, job_id: str, of: str | None = None) -> None:
                 "completed job can be retried",
                 job_id=job_id,
             )
-        refuse_conflict(queue, record, now)
+        refuse_retry(queue, record, now)
         shard.gate = BROKEN
         revive(state, queue, record, now)
         shard.gate = OPEN
+    shard.call_after()
 
 
-def revive(state: State, queue: QueueState, record: JobRecord, now: int) -> None:
-    """Puts a finished job back among the pending; its shard is held, and `key_conflict` has found
-    nothing in its way."""
-    failed = record.state == FAILED
-    if failed:
-        queue.dead.remove(record)
-    else:
-        queue.completed.pop(record.id)
-        queue.shard.finished -= 1
-        queue.shard.finished_bytes -= len(record.data) + max(0, record.result_size)
-        if record.result_size >= 0:
-            state.results.drop(record.id)
-    drop_retention(queue, record)
-    queue.counted.pop(record.id, None)
-    if record.claim is not None:
-        # before it lives: a rebuild must find its claim standing
-        record.claim.begin(now)
-    record.revive(now)
-    if record.claim is not None:
-        take_key(state, queue, record, now)
-    ready = queue.place(record, now)
-    if record.options.ttl_ms is not None:
-        due = ttl_due(record)
-        queue.shard.deadlines.push(due, TTL, record)
-        if due < state.alarm.due_ms:
-            state.alarm.set(due)
-    if state.events.any:
-        emit(state, queue, "dlq_retried" if failed else "retried", record.id, now)
-    announce(state, queue, record, now, ready=ready)
-
-
-def remove_dead(state: State, job_id: str, of: str) -> None:
-    """Removes a dead letter of the queue `of`. Raises `JobNotFoundError`, `JobStateError` for a
-    job that is none."""
-    _require_dead(state, job_id, of)
-    remove(state, job_id, of)
-
-
-def retry_dead(state: State, job_id: str, of: str) -> None:
-    """Retries a dead letter of the queue `of`. Raises `JobNotFoundError`, `JobStateError` for a
-    job that is none."""
-    _require_dead(state, job_id, of)
-    retry(state, job_id, of)
-
-
-def dead_entries(
-    state: State, queue_name: str, offset: int, limit: int
-) -> tuple[list[JobSnapshot], int]:
-    """A page of the dead letters, oldest first, and how many there are."""
-    queue = queue_of(state, queue_name)
-    with queue.lock:
-        if queue.shard.gate:
-            enter(state, queue.shard)
-        now, wall = state.now(), state.wall()
-        views = []
-        for i, record in enumerate(queue.dead.entries()):
-            if i >= offset + limit:
-                break
-            if i >= offset:
-                views.append(state.snapshot(record, queue.state_of(record, now, wall)).detach())
-        return views, len(queue.dead)
-
-
-def _require_dead(state: State, job_id: str, of: str) -> None:
-    record, _ = _find(state, job_id, of)
-    if record.state != FAILED:
-        raise JobStateError(f"job {job_id} is not among the dead letters", job_id=job_id)
-
-
-def _find(state: State, job_id: str, of: str | None) -> tuple[JobRecord, QueueState]:
+def find(state: State, job_id: str, of: str | None) -> tuple[JobRecord, QueueState]:
+    """The record of that id (in the queue `of`, if given). Raises `JobNotFoundError`."""
     check_open(state)
     record = state.index.get(job_id)
     if record is None or (of is not None and record.queue.name != of):
-        raise _not_found(job_id)
+        raise not_found(job_id)
     return record, record.queue
 
 
-def _still_there(state: State, record: JobRecord) -> None:
+def still_there(state: State, record: JobRecord) -> None:
+    """Raises `JobNotFoundError` if the record was removed before its shard was held."""
     if state.index.get(record.id) is not record:
-        raise _not_found(record.id)
+        raise not_found(record.id)
 
 
-def _not_found(job_id: str) -> JobNotFoundError:
+def not_found(job_id: str) -> JobNotFoundError:
     return JobNotFoundError(
         f"there is no job {job_id!r}: it never existed or was removed", job_id=job_id
     )

@@ -15,8 +15,6 @@ from .ack import APPLIED, GONE, answer, judge_token
 from .finish import drop_deadlines, emit, finalize
 from .recover import check_open, enter
 
-MAX_STALLS = 3
-
 
 class Verdict(NamedTuple):
     """What a failed run leads to: another one at `retry_at_ms`, or the end for `reason`."""
@@ -100,7 +98,8 @@ def decide(
         plain = cause is FailureReason.UNKNOWN
         return Verdict(None, FailureReason.MAX_ATTEMPTS_EXCEEDED if plain else cause)
     stalls = (0 if record.side is None else record.side.stall_count) + by_sweep
-    if by_sweep and MAX_STALLS and stalls >= MAX_STALLS:
+    bound: int = record.queue.stalls.max_stalls
+    if by_sweep and bound and stalls >= bound:
         return Verdict(None, cause)
     return Verdict(now + wait_ms, cause)
 

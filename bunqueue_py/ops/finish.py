@@ -45,7 +45,7 @@ def complete(
     if delivery is not None and delivery.timeout_ms is None:
         # what leave_stage does, in line: the way of nearly every job
         del queue.active[job_id]
-        if delivery.expires_ms is not None:
+        if delivery.armed_ms is not None:
             deadlines = shard.deadlines
             deadlines.stale += 1
             if deadlines.stale > SWEEP_AT:
@@ -107,11 +107,14 @@ def finalize(
     if keep is True:
         forget(state, queue, record, remember=True)
     else:
-        overflow = queue.dead.add(record)
+        due = queue.dead.add(record, queue.shard.deadlines)
+        if due is not None and due < state.alarm.due_ms:
+            # one that comes back may be past its age: that is no lateness of the scheduler
+            state.alarm.set(max(due, now))
         if state.events.any:
             emit(state, queue, "dlq_added", record.id, now, {"reason": str(failure.reason)})
-        if overflow is not None:
-            forget(state, queue, overflow, remember=True)
+        for oldest in queue.dead.excess():
+            forget(state, queue, oldest, remember=True)
         if keep is not False:
             _keep(state, queue, record, keep, now)
     resolve(queue, record.id, "failed", failure)
@@ -133,9 +136,9 @@ def leave_stage(queue: QueueState, record: JobRecord) -> None:
 
 
 def drop_deadlines(queue: QueueState, delivery: Delivery | None) -> None:
-    """Says that the delivery's lease and timeout no longer matter."""
+    """Says that the delivery's lease (or stall check) and timeout no longer matter."""
     if delivery is not None:
-        entries = (delivery.expires_ms is not None) + (delivery.timeout_ms is not None)
+        entries = (delivery.armed_ms is not None) + (delivery.timeout_ms is not None)
         if entries:
             queue.shard.deadlines.drop(entries)
 
@@ -179,8 +182,11 @@ def resolve(queue: QueueState, job_id: str, kind: str, value: object) -> None:
 
 
 def drop_retention(queue: QueueState, record: JobRecord) -> None:
-    """Says that a finished job's retention age no longer matters."""
+    """Says that a finished job's retention age, and its moments as a dead letter, no longer
+    matter."""
     options = record.options
+    if record.state == FAILED:
+        queue.dead.disarm(record, queue.shard.deadlines)
     keep = options.remove_on_complete if record.state == COMPLETED else options.remove_on_fail
     if record.state in (COMPLETED, FAILED) and isinstance(keep, Keep) and keep.age_ms is not None:
         queue.shard.deadlines.drop()

@@ -1,23 +1,25 @@
-"""Leases: renewed, prolonged, given back, reported on, and what happens when one runs out."""
+"""Leases: renewed, prolonged, given back, reported on; and the deadlines whose moment has come."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import JobNotFoundError, LockError
+from ..errors import JobNotFoundError, LockError, ManagerClosedError
 from ..model.failure import Failure, bounded
 from ..model.job import ACTIVE, COMPLETED, FAILED, REMOVED, Delivery, JobRecord
-from ..shard.deadlines import LEASE, RETENTION, TIMEOUT, TTL, Entry
+from ..shard.deadlines import LEASE, RETENTION, STALL, TIMEOUT, TTL, Entry
 from ..shard.queue_state import QueueState
 from ..shard.ready_queue import seq_of
 from ..shard.shard import BROKEN, OPEN, Shard
 from ..state import State
 from ..types import FailureReason
 from .ack import NOT_ISSUED, answer, judge_token
+from .dead_letters import judge_letter
 from .fail import announce, end_run, wait_before_retry
 from .finish import drop_deadlines, emit, forget
 from .pull import expire
 from .recover import check_open, enter, ttl_due
+from .stalls import judge, looks_alive
 
 PROGRESS_EVENT_MS = 100
 BITE = 64
@@ -25,8 +27,8 @@ BITE = 64
 
 def renew(state: State, job_id: str, token: str | None, duration_ms: int | None) -> bool:
     """Moves the delivery's expiry to now plus its own lease, or plus `duration_ms`, which then
-    is its lease. False if the delivery has ended or the job is gone; `LockError` for a token that
-    is missing or was never issued."""
+    is its lease; for a delivery without a lock, a sign of life. False if the delivery has ended or
+    the job is gone; `LockError` for a token that is missing or was never issued."""
     record = state.index.get(job_id)
     if record is None:
         check_open(state)
@@ -43,20 +45,31 @@ def renew(state: State, job_id: str, token: str | None, duration_ms: int | None)
                 _prolong(state, queue, delivery, duration_ms)
             elif delivery.lease_ms is not None:
                 delivery.expires_ms = state.now() + delivery.lease_ms
+            else:
+                delivery.beat_ms = state.now()
+                delivery.suspected_ms = None
             return True
     answer(record, refused)
     return False
 
 
 def renew_batch(state: State, items: Sequence[tuple[str, str | None]]) -> list[bool]:
-    """`renew` for each; a token that was never issued answers False here."""
+    """`renew` for each; a token that was never issued answers False here. What goes wrong with
+    one is raised once all the others have been renewed: it must not cost them their locks."""
     check_open(state)
     renewed = []
+    broken: Exception | None = None
     for job_id, token in items:
         try:
             renewed.append(renew(state, job_id, token, None))
         except LockError:
             renewed.append(False)
+        except ManagerClosedError:
+            raise
+        except Exception as error:  # whatever it was, the caller hears of it below
+            broken = error
+    if broken is not None:
+        raise broken
     return renewed
 
 
@@ -64,6 +77,10 @@ def _prolong(state: State, queue: QueueState, delivery: Delivery, duration_ms: i
     shard = queue.shard
     due = state.now() + duration_ms
     shard.gate = BROKEN
+    if delivery.expires_ms is None and delivery.armed_ms is not None:
+        # it had no lock: its stall check ends
+        delivery.armed_ms = None
+        shard.deadlines.drop()
     delivery.lease_ms = duration_ms
     if delivery.armed_ms is None or due < delivery.armed_ms:
         if delivery.armed_ms is not None:
@@ -114,7 +131,8 @@ def give_back(
         record.started_ms = None
         if record.options.ttl_ms is not None:
             queue.shard.deadlines.push(ttl_due(record), TTL, record)
-            state.alarm.set(ttl_due(record))
+            # past due is no lateness of the scheduler
+            state.alarm.set(max(ttl_due(record), now))
     ready = queue.place(record, now, seq)
     if state.events.any:
         emit(state, queue, "released", record.id, now)
@@ -204,7 +222,7 @@ def _plan(state: State, entry: Entry) -> tuple[Entry, int, Failure | None]:
     subject = entry[3]
     if not isinstance(subject, Delivery):
         return entry, 0, None
-    failure = _failure_of(entry[2], subject)
+    failure = _failure_of(state, entry[2], subject)
     return entry, wait_before_retry(state, subject.record, failure.error), failure
 
 
@@ -219,15 +237,25 @@ def _renewed(shard: Shard, entry: Entry, now: int) -> bool:
             subject.armed_ms = expires
             shard.deadlines.push(expires, LEASE, subject)
             return True
+    elif kind == TIMEOUT and isinstance(subject, Delivery):
+        # a late pass has moved it
+        if subject.timeout_ms is not None and subject.timeout_ms > now:
+            shard.deadlines.push(subject.timeout_ms, TIMEOUT, subject)
+            return True
+    elif kind == STALL and isinstance(subject, Delivery):
+        return looks_alive(shard, subject, now)
     return False
 
 
-def _failure_of(kind: int, delivery: Delivery) -> Failure:
+def _failure_of(state: State, kind: int, delivery: Delivery) -> Failure:
     if kind == TIMEOUT:
         allowed = delivery.record.options.timeout_ms or 0
         return Failure(
             FailureReason.TIMEOUT, f"ran longer than its timeout of {allowed / 1000:g} s"
         )
+    if kind == STALL:
+        silent = (state.now() - delivery.beat_ms) / 1000
+        return Failure(FailureReason.STALLED, f"no heartbeat for {silent:g} s")
     held = "" if delivery.owner is None else f" of {bounded(delivery.owner, 300)}"
     return Failure(
         FailureReason.STALLED,
@@ -251,8 +279,10 @@ def _apply(state: State, shard: Shard, plans: Sequence[tuple[Entry, int, Failure
                     state, subject.queue, subject, now
                 ):
                     _again(shard, entry, ttl_due(subject), now, wanted=subject.started_ms is None)
-            else:
+            elif kind == RETENTION:
                 _retire(state, shard, entry, subject, now)
+            else:
+                judge_letter(state, kind, subject, now)
         shard.gate = OPEN
 
 
@@ -265,18 +295,21 @@ def _lose(
     wait_ms: int,
     now: int,
 ) -> None:
-    """Ends a delivery whose lease or timeout has passed, if it is still the same one."""
+    """Ends a delivery whose deadline has passed, if it is still the same one and nobody has
+    moved it since."""
     record = delivery.record
     if record.delivery is not delivery:
         return
-    if kind == LEASE:
-        if delivery.expires_ms is not None and delivery.expires_ms > now:
-            delivery.armed_ms = delivery.expires_ms
-            shard.deadlines.push(delivery.expires_ms, LEASE, delivery)
-            return
-        if state.events.any:
-            emit(state, record.queue, "stalled", record.id, now, {"error": failure.error})
-    end_run(state, record.queue, record, failure, wait_ms, now, by_sweep=kind == LEASE)
+    if kind == TIMEOUT:
+        end_run(state, record.queue, record, failure, wait_ms, now)
+    elif kind == STALL:
+        if not looks_alive(shard, delivery, now):
+            judge(state, delivery, failure, wait_ms, now)
+    elif delivery.expires_ms is not None and delivery.expires_ms > now:
+        delivery.armed_ms = delivery.expires_ms
+        shard.deadlines.push(delivery.expires_ms, LEASE, delivery)
+    else:
+        judge(state, delivery, failure, wait_ms, now)
 
 
 def _again(shard: Shard, entry: Entry, due: int, now: int, *, wanted: bool) -> None:

@@ -11,6 +11,7 @@ from ..shard.deadlines import LEASE, TIMEOUT
 from ..shard.queue_state import QueueState
 from ..shard.ready_queue import seq_of
 from ..shard.shard import BROKEN, OPEN
+from ..shard.stalls import watch
 from ..shard.waiters import Waiter
 from ..state import State
 from ..types import FailureReason, JobState
@@ -233,6 +234,12 @@ def _start(
         heappush(deadlines.heap, (expires_ms, next(deadlines.numbers), LEASE, delivery))
         if expires_ms < state.alarm.due_ms:
             state.alarm.set(expires_ms)
+    else:
+        delivery.beat_ms = now
+        delivery.suspected_ms = None
+        due = watch(shard.deadlines, delivery, queue.stalls)
+        if due is not None and due < state.alarm.due_ms:
+            state.alarm.set(due)
     if begun:
         if options.timeout_ms is not None:
             _arm_timeout(state, queue, delivery, now)

@@ -10,6 +10,7 @@ from ..shard.deadlines import LEASE, RETENTION, TIMEOUT, TTL, Deadlines
 from ..shard.queue_state import QueueState, finished_size
 from ..shard.ready_queue import seq_of
 from ..shard.shard import BROKEN, OPEN, Shard
+from ..shard.stalls import watch
 from ..state import State
 from .finish import forget, resolve
 
@@ -48,7 +49,7 @@ def rebuild(state: State, shard: Shard) -> None:
         _rebuild_queue(state, queue, records[queue.name], now)
     due = shard.deadlines.next_ms()
     if due is not None and due < state.alarm.due_ms:
-        state.alarm.set(due)
+        state.alarm.set(max(due, now))
     _resolve_watchers(state, shard)
     shard.gate = OPEN
 
@@ -75,6 +76,9 @@ def _rebuild_queue(state: State, queue: QueueState, records: list[JobRecord], no
             if delivery.expires_ms is not None:
                 delivery.armed_ms = delivery.expires_ms
                 deadlines.push(delivery.expires_ms, LEASE, delivery)
+            else:
+                delivery.armed_ms = None
+                watch(deadlines, delivery, queue.stalls)
             if delivery.timeout_ms is not None:
                 deadlines.push(delivery.timeout_ms, TIMEOUT, delivery)
         elif record.state == PENDING:
@@ -85,7 +89,7 @@ def _rebuild_queue(state: State, queue: QueueState, records: list[JobRecord], no
             queue.shard.finished += 1
             queue.shard.finished_bytes += finished_size(record)
         elif record.state == FAILED:
-            queue.dead.add(record)
+            queue.dead.add(record, deadlines)
         if record.custom_id is not None:
             _rebuild_custom_id(queue, record)
     for record in [r for r in records if r.state in (COMPLETED, FAILED)]:
@@ -98,6 +102,8 @@ def _rebuild_queue(state: State, queue: QueueState, records: list[JobRecord], no
                 queue.shard.deadlines.push(record.entered_ms + keep.age_ms, RETENTION, record)
             if keep.count is not None:
                 queue.counted[record.id] = record
+    for record in queue.dead.excess():
+        forget(state, queue, record, remember=True)
     # last, when the replaced ones stand where `forget` looks for them; in order of admission
     for record in queue.unique_keys.rebuild(records, now):
         forget(state, queue, record, remember=False)

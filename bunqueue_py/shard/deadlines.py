@@ -1,4 +1,4 @@
-"""Moments at which something must be judged: leases, timeouts, ttl, retention. Guarded."""
+"""Moments at which something must be judged: leases, timeouts, ages and their like. Guarded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import count
 
 from ..model.job import COMPLETED, FAILED, PENDING, Delivery, JobRecord
 
-LEASE, TIMEOUT, TTL, RETENTION = range(4)
+LEASE, TIMEOUT, TTL, RETENTION, STALL, DEAD_EXPIRY, DEAD_RETRY = range(7)
 
 Subject = Delivery | JobRecord
 Entry = tuple[int, int, int, Subject]
@@ -78,8 +78,15 @@ def is_stale(entry: Entry) -> bool:
     if isinstance(subject, Delivery):
         if subject.record.delivery is not subject:
             return True
+        if kind == STALL:
+            return subject.armed_ms != due_ms or subject.expires_ms is not None
         # a lock that was shortened has an earlier deadline besides
         return kind == LEASE and subject.armed_ms != due_ms
     if kind == TTL:
         return subject.state != PENDING or subject.started_ms is not None
-    return subject.state not in (COMPLETED, FAILED)
+    if kind == RETENTION:
+        return subject.state not in (COMPLETED, FAILED)
+    letter = None if subject.side is None else subject.side.letter
+    if subject.state != FAILED or letter is None:
+        return True
+    return due_ms != (letter.expires_ms if kind == DEAD_EXPIRY else letter.next_retry_ms)

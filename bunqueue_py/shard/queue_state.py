@@ -6,10 +6,12 @@ from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING
 
 from ..model.job import ACTIVE, COMPLETED, FAILED, PENDING, REMOVED, JobRecord
+from ..model.settings import StallSettings
 from ..types import JobCounts, JobState
 from .dead_letters import DeadLetters
 from .delayed import DelayedIndex
 from .ready_queue import ReadyQueue, Stamped, merged, seq_of, stamped
+from .stalls import check_watched
 from .unique_keys import UniqueKeys
 from .waiters import Waiter, Waiters
 
@@ -50,6 +52,7 @@ class QueueState:
         "seq",
         "shard",
         "unique_keys",
+        "stalls",
         "waiters",
     )
 
@@ -68,6 +71,8 @@ class QueueState:
         self.empty_waiters: list[Waiter] = []
         # not among what clear() empties: it knows keys whose records are gone
         self.unique_keys = UniqueKeys()
+        self.stalls = StallSettings()
+        self.dead = DeadLetters()
         self.clear()
 
     def clear(self) -> None:
@@ -78,7 +83,7 @@ class QueueState:
         self.active: dict[str, JobRecord] = {}
         self.completed: OrderedDict[str, JobRecord] = OrderedDict()
         self.counted: OrderedDict[str, JobRecord] = OrderedDict()
-        self.dead = DeadLetters()
+        self.dead = DeadLetters(self.dead.settings)
         self.custom_ids: dict[str, JobRecord] = {}
 
     # -- pending jobs ------------------------------------------------------------------------
@@ -265,6 +270,9 @@ class QueueState:
         self.anchored.check()
         self.dead.check()
         assert all(r.state == ACTIVE and r.delivery for r in self.active.values()), "active"
+        for record in self.active.values():
+            assert record.delivery is not None
+            check_watched(record.delivery, self.stalls)
         assert all(r.state == COMPLETED for r in self.completed.values()), "completed"
         assert all(r.state in (COMPLETED, FAILED) for r in self.counted.values()), "counted"
         for custom_id, record in self.custom_ids.items():

@@ -18,6 +18,9 @@ def _nothing() -> None:
 class Alarm:
     """A due moment that anybody may move earlier, and one thread that sleeps until it.
 
+    What is due already is set to the present, never to the past: by how much a pass comes after
+    its moment is how long the process was frozen.
+
     `due_ms` may be read without the lock to skip a needless `set`. While `served` is False no
     thread serves it: whoever sets it then calls `start`, after releasing every lock.
     """

@@ -1,16 +1,22 @@
-"""Leases, timeouts, ttl and retention: judged when their moments come."""
+"""Leases, stalls, timeouts, ttl, retention, dead letters: judged when their moments come."""
 
 from __future__ import annotations
 
 from ..ops.leases import BITE, judge_due
+from ..ops.stalls import forgive
 from ..state import State
 from .scheduler import Report
+from .stalls import LatePasses
 
 MAX_BITES = 16
 
 
-def tick(state: State) -> Report:
-    """Judges what is due in every shard, at most 16 bites of 64 each."""
+def tick(state: State, late_ms: int = 0, late: LatePasses | None = None) -> Report:
+    """Judges what is due in every shard, at most 16 bites of 64 each. A pass that `late` finds to
+    come too long after it was due only gives active jobs that much more time, and leaves the
+    rest, such as ttl and retention, to the next one, which follows at once."""
+    if late is not None and late.forgives(late_ms, state.now()):
+        return Report(forgive(state, late_ms), state.now())
     done, again = 0, False
     for shard in state.shards.shards:
         for _ in range(MAX_BITES):

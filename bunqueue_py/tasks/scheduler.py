@@ -60,6 +60,8 @@ class TaskLoop:
         self._tasks: tuple[Task, ...] = ()
         self._thread: threading.Thread | None = None
         self._stopping = False
+        #: How long after its moment the pass under way began; 0 where the caller steps.
+        self.late_ms = 0
         alarm.served = not threaded
         alarm.start = self.start
 
@@ -105,9 +107,16 @@ class TaskLoop:
         thread.join(timeout)
         return not thread.is_alive()
 
+    def turn(self) -> None:
+        """One turn of the thread: a pass if it is due, which then knows how late it comes."""
+        due, now = self._alarm.due_ms, self._clock.timeline_ms()
+        if due <= now:
+            self.late_ms = now - due
+            self.run_pass()
+            self.late_ms = 0
+
     def _run(self) -> None:
         while not self._stopping:
-            if self._alarm.due_ms <= self._clock.timeline_ms():
-                self.run_pass()
+            self.turn()
             if not self._stopping:
                 self._alarm.sleep(self._clock)

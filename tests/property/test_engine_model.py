@@ -35,6 +35,7 @@ QUEUES = ("red", "green")
 LEASE_MS = 30_000
 RETRY_MS = 2_500
 MAX_STALLS = 3
+NO_LOCK = 1 << 60
 TOKENS_REMEMBERED = 5  # the engine promises eight
 PENDING, ACTIVE, COMPLETED, FAILED = "pending", "active", "completed", "failed"
 
@@ -76,7 +77,8 @@ class ModelJob:
         self.failures = 0
         self.stalls = 0
         self.token: str | None = None
-        self.expires = 0
+        self.expires = self.beat = 0
+        self.suspected: int | None = None
         self.tokens: list[tuple[str, str]] = []
         self.moved = self.run_at > now  # its place among equals is no longer that of admission
 
@@ -123,9 +125,19 @@ class EngineMachine(RuleBasedStateMachine):
         """Deliveries whose lock has run out are lost: an attempt and a stall."""
         self.manager.run_pending()
         for job in list(self.jobs):
-            if job.state == ACTIVE and job.expires <= self.now:
+            if job.state == ACTIVE and (job.expires <= self.now or self.stays_silent(job)):
                 job.stalls += 1
                 self.fail_run(job, "sweep", at_once=job.stalls >= MAX_STALLS)
+
+    def stays_silent(self, job: ModelJob) -> bool:
+        """SPEC 6: without a lock, silent for 30 s and then for 5 s more."""
+        if job.expires < NO_LOCK:
+            return False
+        if job.suspected is not None:
+            return self.now >= job.suspected + 5_000
+        if self.now >= job.beat + 30_000:
+            job.suspected = self.now
+        return False
 
     def fail_run(self, job: ModelJob, how: str, *, at_once: bool = False) -> None:
         job.failures += 1
@@ -216,7 +228,8 @@ class EngineMachine(RuleBasedStateMachine):
         taken = self.by_id(job.id)
         assert job.attempt == taken.failures + 1
         taken.state, taken.token = ACTIVE, job.token
-        taken.expires = self.now + LEASE_MS if locked else 1 << 60
+        taken.expires = self.now + LEASE_MS if locked else NO_LOCK
+        taken.beat, taken.suspected = self.now, None
         return taken
 
     @some(PENDING)
@@ -290,7 +303,8 @@ class EngineMachine(RuleBasedStateMachine):
         job = self.draw(data, ACTIVE)
         if job is not None:
             assert self.manager.heartbeat(job.id, token=job.token)
-            if job.expires < 1 << 60:
+            job.beat, job.suspected = self.now, None
+            if job.expires < NO_LOCK:
                 job.expires = self.now + LEASE_MS
 
     @precondition(lambda self: any(job.tokens for job in self.jobs))

@@ -130,6 +130,7 @@ BAD: dict[str, list[object]] = {
     "tags": ["abc", "", 5, b"ab", {"a"}, iter(["a"]), *([name] for name in BAD_NAMES),
              ["ok", ""]],
     "stack_trace_limit": [*BAD_INTS, -1, 1001],
+    "stall_timeout": [*BAD_DURATIONS, *NOT_ZERO],
 }  # fmt: skip
 GOOD: dict[str, list[object]] = {
     "priority": [0, 1, -1, -1_000_000, 1_000_000],
@@ -153,6 +154,7 @@ GOOD: dict[str, list[object]] = {
     "remove_on_fail": [True, False, KeepJobs(count=0), KeepJobs(age=timedelta(1))],
     "tags": [[], (), ["a"], ("a", "a"), ["x" * 256], ["\N{SNOWMAN}"]],
     "stack_trace_limit": [0, 10, 1000],
+    "stall_timeout": [0.001, 1e-9, 5, LONGEST, None],
 }  # fmt: skip
 
 

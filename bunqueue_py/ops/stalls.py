@@ -1,0 +1,124 @@
+"""Lost deliveries: the stall check of those without a lock, and the one verdict on all."""
+
+from __future__ import annotations
+
+from ..model.failure import Failure
+from ..model.job import Delivery
+from ..model.settings import StallSettings
+from ..shard.deadlines import STALL
+from ..shard.shard import BROKEN, OPEN, Shard
+from ..shard.stalls import due_of, watch
+from ..state import State
+from .fail import end_run
+from .finish import emit
+from .push import find_queue
+from .recover import enter
+
+BITE = 1000
+FLOOR_MS = 5_000
+"""What a late pass leaves every lease and timeout at least, so that heartbeats that were frozen
+too find them alive."""
+
+
+def judge(state: State, delivery: Delivery, failure: Failure, wait_ms: int, now: int) -> None:
+    """The delivery is lost: its lock expired, or it had none and stayed silent. Charges the
+    attempt and a stall, then retries the job or ends it. Its shard is held, and the caller has
+    looked that the delivery is the current one."""
+    record = delivery.record
+    if state.events.any:
+        emit(state, record.queue, "stalled", record.id, now, {"error": failure.error})
+    end_run(state, record.queue, record, failure, wait_ms, now, by_sweep=True)
+
+
+def looks_alive(shard: Shard, delivery: Delivery, now: int) -> bool:
+    """Whether a delivery without a lock that was to be looked at is given more time: until its
+    last heartbeat is old enough, or, once it is suspected, for the time to speak up. It stands in
+    the deadlines again then; `False` means lost. Its shard is held."""
+    settings: StallSettings = delivery.record.queue.stalls
+    if not settings.enabled or delivery.expires_ms is not None:
+        return True
+    due = due_of(delivery, settings)
+    if due <= now:
+        if delivery.suspected_ms is not None:
+            return False
+        delivery.suspected_ms = now
+        due = due_of(delivery, settings)
+    delivery.armed_ms = due
+    shard.deadlines.push(due, STALL, delivery)
+    return True
+
+
+def configure(state: State, queue_name: str, settings: StallSettings) -> None:
+    """Sets how the queue finds lost runs; those under way are judged by it too. O(active), in one
+    unit."""
+    queue = find_queue(state, queue_name)
+    shard = queue.shard
+    with queue.lock:
+        if shard.gate:
+            enter(state, shard)
+        now = state.now()
+        shard.gate = BROKEN
+        queue.stalls = settings
+        for record in queue.active.values():
+            delivery = record.delivery
+            if delivery is not None and delivery.expires_ms is None:
+                due = watch(shard.deadlines, delivery, settings)
+                if due is not None and due < state.alarm.due_ms:
+                    state.alarm.set(max(due, now))
+        shard.gate = OPEN
+
+
+def settings_of(state: State, queue_name: str) -> StallSettings:
+    """How the queue finds lost runs."""
+    queue = state.queues.get(queue_name)
+    return StallSettings() if queue is None else queue.stalls
+
+
+def forgive(state: State, late_ms: int) -> int:
+    """Moves the leases, heartbeats and timeouts of all deliveries forward by that delay, for who
+    sent no heartbeat was as frozen as the pass that would judge it. None goes further than a
+    heartbeat right now would bring it, and each is left 5 s. Returns how many there were.
+
+    Only moments are written, and the deadlines follow when they come due: an exception in between
+    leaves nothing at odds.
+    """
+    moved = 0
+    for shard in state.shards.shards:
+        deliveries = _active(state, shard)
+        for i in range(0, len(deliveries), BITE):
+            with shard.lock:
+                if shard.gate:
+                    enter(state, shard)
+                now = state.now()
+                for delivery in deliveries[i : i + BITE]:
+                    if delivery.record.delivery is delivery:
+                        _forgive(delivery, late_ms, now)
+                        moved += 1
+    return moved
+
+
+def _active(state: State, shard: Shard) -> list[Delivery]:
+    with shard.lock:
+        if shard.gate:
+            enter(state, shard)
+        return [
+            record.delivery
+            for queue in shard.queues.values()
+            for record in queue.active.values()
+            if record.delivery is not None
+        ]
+
+
+def _forgive(delivery: Delivery, late_ms: int, now: int) -> None:
+    floor = now + FLOOR_MS
+    if delivery.expires_ms is None:
+        delivery.beat_ms = min(delivery.beat_ms + late_ms, now)
+        delivery.suspected_ms = None
+    elif delivery.lease_ms is not None:
+        moved = max(delivery.expires_ms + late_ms, floor)
+        # never back: what was renewed since the delay may stand further off already
+        delivery.expires_ms = max(delivery.expires_ms, min(moved, now + delivery.lease_ms))
+    allowed = delivery.record.options.timeout_ms
+    if delivery.timeout_ms is not None and allowed is not None:
+        moved = max(delivery.timeout_ms + late_ms, floor)
+        delivery.timeout_ms = max(delivery.timeout_ms, min(moved, now + allowed))
