@@ -178,6 +178,12 @@ class Job(JobSnapshot):
         return self._custom_id
 
     @property
+    def group(self) -> str | None:
+        """The group that it takes its turn with."""
+        side = self._side
+        return None if side is None else side.group
+
+    @property
     def tags(self) -> tuple[str, ...]:
         """The tags that its adder gave it."""
         side = self._side
@@ -270,6 +276,7 @@ class Job(JobSnapshot):
             "error": self.error,
             "stacktrace": self.stacktrace,
             "custom_id": self.custom_id,
+            "group": self.group,
             "tags": list(self.tags),
             "stall_count": self.stall_count,
         }

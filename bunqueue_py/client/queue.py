@@ -11,6 +11,7 @@ from ..durations import MAX_DURATION_MS, shown
 from ..errors import ValidationError
 from ..model.options import JobOptions, JobSpec, check_known, checked_queue_name
 from ..types import Duration, JobCounts, JobState
+from .groups import QueueGroups, QueueLimits
 from .job import Job
 from .parts import DeadLetterQueue
 from .protocol import Manager
@@ -47,6 +48,8 @@ class Queue:
         self._manager = manager
         self._name = manager.known_queue(name)
         self._dlq = DeadLetterQueue(manager, self._name)
+        self._groups = QueueGroups(manager, self._name)
+        self._limits = QueueLimits(manager, self._name)
 
     def __repr__(self) -> str:
         return f"<Queue {self._name!r}>"
@@ -73,6 +76,16 @@ class Queue:
     def dlq(self) -> DeadLetterQueue:
         """Its dead letters."""
         return self._dlq
+
+    @property
+    def groups(self) -> QueueGroups:
+        """Its groups: `queue.groups["acme"].pause()`."""
+        return self._groups
+
+    @property
+    def limits(self) -> QueueLimits:
+        """How much of it may run at once, and how often it may start."""
+        return self._limits
 
     # -- adding ------------------------------------------------------------------------------
 

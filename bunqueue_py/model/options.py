@@ -26,9 +26,10 @@ class JobOptions(TypedDict, total=False):
     `attempts`: runs in all, 1 to 1000. `backoff`: the wait between them (nothing to do with one
     attempt alone); a bare duration grows exponentially from it. `timeout`: longest one run may
     take. `ttl`: fails with `ttl_expired` if the first run has not started within it. `custom_id`:
-    idempotent while a job of the queue with it is live. `lifo`: before the FIFO jobs of equal
-    priority. `remove_on_complete`, `remove_on_fail`: at once, or as `KeepJobs` says. `tags`:
-    names for your own use. `stack_trace_limit`: lines kept of a traceback, 0 to 1000.
+    idempotent while a job of the queue with it is live. `group`: groups take turns;
+    `group_limit`: `GroupFullError` where that many of the group wait already. `lifo`: before the
+    FIFO jobs of equal priority. `remove_on_complete`, `remove_on_fail`: at once, or as `KeepJobs`
+    says. `tags`: names for your own use. `stack_trace_limit`: lines kept of a traceback, 0 to 1000.
     """
 
     priority: int
@@ -39,6 +40,8 @@ class JobOptions(TypedDict, total=False):
     timeout: Duration | None
     ttl: Duration | None
     custom_id: str | None
+    group: str | None
+    group_limit: int | None
     lifo: bool
     remove_on_complete: bool | KeepJobs
     remove_on_fail: bool | KeepJobs
@@ -99,6 +102,8 @@ class Own(NamedTuple):
     run_at_wall_ms: int | None
     custom_id: str | None
     tags: tuple[str, ...]
+    group: str | None
+    group_limit: int | None
 
 
 class JobSpec:
@@ -261,7 +266,18 @@ def _own(given: dict[str, Any], wall: Callable[[], int]) -> Own:
         run_at_ms,
         custom_id,
         _tags(given.pop("tags", ())),
+        *_group(given.pop("group", None), given.pop("group_limit", None)),
     )
+
+
+def _group(group: Any, limit: Any) -> tuple[str | None, int | None]:
+    if group is not None:
+        group = checked_name(group, "group")
+    if limit is not None:
+        checked_int(limit, "group_limit", 1, 1_000_000)
+        if group is None:
+            raise ValidationError("group_limit needs a group")
+    return group, limit
 
 
 def _tags(tags: Sequence[str]) -> tuple[str, ...]:
@@ -312,7 +328,7 @@ _SHARED: dict[str, tuple[str, Callable[[Any], Any]]] = {
         lambda value: checked_int(value, "stack_trace_limit", 0, 1000),
     ),
 }
-_OWN = frozenset(("delay", "run_at", "custom_id", "tags"))
+_OWN = frozenset(("delay", "run_at", "custom_id", "tags", "group", "group_limit"))
 _KNOWN = frozenset(_SHARED) | _OWN | {"priority"}
 
 

@@ -25,6 +25,7 @@ class Side:
         "attempts",
         "dlq_retries",
         "failure",
+        "group",
         "last_retry_ms",
         "progress",
         "progress_event_ms",
@@ -40,6 +41,7 @@ class Side:
         self.attempts: tuple[AttemptRow, ...] = ()
         self.dlq_retries = 0
         self.failure: Failure | None = None
+        self.group: str | None = None
         self.last_retry_ms: int | None = None
         self.progress: int | float = 0
         self.progress_event_ms: int | None = None
@@ -56,6 +58,7 @@ class SideView(NamedTuple):
     attempts: tuple[AttemptRow, ...]
     dlq_retries: int
     failure: Failure | None
+    group: str | None
     last_retry_ms: int | None
     progress: int | float
     progress_message: str | None
@@ -70,6 +73,7 @@ def side_view(side: Side) -> SideView:
         side.attempts,
         side.dlq_retries,
         side.failure,
+        side.group,
         side.last_retry_ms,
         side.progress,
         side.progress_message,

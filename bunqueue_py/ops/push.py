@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from ..durations import shown
-from ..errors import SerializationError, ValidationError
+from ..errors import BulkAddError, GroupFullError, SerializationError, ValidationError
 from ..model.job import ACTIVE, JobRecord, JobSnapshot
 from ..model.options import MAX_BATCH, JobSpec, Own, checked_queue_name
 from ..shard.deadlines import TTL
@@ -71,6 +71,10 @@ def push(
     with queue.lock:
         if shard.gate:
             enter(state, shard)
+        if own is not None and own.group_limit is not None:
+            full = _group_full(queue, own)
+            if full is not None:
+                raise full
         now = state.now()
         shard.gate = BROKEN
         if (
@@ -118,6 +122,7 @@ def push_batch(
         index, snapshot, plain = state.index, state.snapshot, state.options.default
         # with nobody to tell, the plain job of a batch takes the short way of _admit, in line
         quiet = not state.events.any and not queue.waiters.line
+        full: GroupFullError | None = None
         for record, own in drafts:
             if quiet and own is None and record.options is plain and record.priority == 0:
                 record.created_ms = record.run_at_ms = record.entered_ms = now
@@ -127,12 +132,21 @@ def push_batch(
                 queue.ready.append(record, queue.seq)
                 jobs.append(snapshot(record, _WAITING))
             else:
+                if own is not None and own.group_limit is not None:
+                    full = _group_full(queue, own)
+                    if full is not None:
+                        break
                 admitted, job_state = _admit(state, queue, record, own, now)
                 job = snapshot(admitted, job_state, admitted is not record)
                 jobs.append(job.detach() if job.duplicate else job)
         shard.gate = OPEN
     if not state.alarm.served:
         state.alarm.start()
+    if full is not None:
+        i = len(jobs)
+        raise BulkAddError(
+            f"jobs[{i}]: {full}. The {i} before it were added (accepted)", accepted=jobs, index=i
+        ) from full
     return jobs
 
 
@@ -228,12 +242,29 @@ def _admit(
         emit(state, queue, "pushed", record.id, now, {"state": str(job_state)})
     if queue.waiters.line and not queue.paused:
         if ready:
-            queue.waiters.wake(1)
+            queue.wake(1, now)
         else:
             due_ms = queue.next_due(now, state.wall())
             if due_ms is not None:
                 queue.waiters.due(due_ms)
     return record, job_state
+
+
+def _group_full(queue: QueueState, own: Own) -> GroupFullError | None:
+    """The error of a job whose group is full; a job that would only be found again by its custom
+    id is let through."""
+    if queue.groups is None or own.group is None or own.group_limit is None:
+        return None
+    holder = queue.custom_ids.get(own.custom_id) if own.custom_id is not None else None
+    group = queue.groups.by_name.get(own.group)
+    if group is None or (holder is not None and holder.state <= ACTIVE):
+        return None
+    if group.pending_total < own.group_limit:
+        return None
+    return GroupFullError(
+        f"group {own.group!r} of queue {queue.name!r} has {group.pending_total} waiting jobs; "
+        f"group_limit={own.group_limit} allows no more. Add it later, or raise the limit"
+    )
 
 
 def _apply_own(
@@ -250,6 +281,8 @@ def _apply_own(
         record.custom_id = own.custom_id
     if own.tags:
         record.need_side().tags = own.tags
+    if own.group is not None:
+        record.need_side().group = own.group
     if own.run_at_wall_ms is not None:
         record.run_at_ms = own.run_at_wall_ms
         record.need_side().anchored = True

@@ -6,9 +6,11 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from ..model.job import ACTIVE, COMPLETED, FAILED, PENDING, REMOVED, JobRecord
-from ..types import JobCounts, JobState
+from ..types import ANY, GroupChoice, JobCounts, JobState
 from .dead_letters import DeadLetters
 from .delayed import DelayedIndex
+from .groups import Groups
+from .limiter import UNBOUNDED, Limits
 from .ready_queue import ReadyQueue, Stamped, merged, seq_of, stamped
 from .waiters import Waiter, Waiters
 
@@ -42,6 +44,8 @@ class QueueState:
         "empty_waiters",
         "event_seq",
         "failed_total",
+        "groups",
+        "limits",
         "lock",
         "name",
         "paused",
@@ -62,6 +66,9 @@ class QueueState:
         self.departed = 0
         self.completed_total = 0
         self.failed_total = 0
+        #: both are made with the first grouped job or setting; most queues have neither
+        self.groups: Groups | None = None
+        self.limits: Limits | None = None
         self.waiters = Waiters()
         self.empty_waiters: list[Waiter] = []
         self.clear()
@@ -76,6 +83,8 @@ class QueueState:
         self.counted: OrderedDict[str, JobRecord] = OrderedDict()
         self.dead = DeadLetters()
         self.custom_ids: dict[str, JobRecord] = {}
+        if self.groups is not None:
+            self.groups.clear_jobs()
 
     # -- pending jobs ------------------------------------------------------------------------
 
@@ -85,23 +94,99 @@ class QueueState:
         if seq is None:
             self.seq += 1
             seq = self.seq
-        if record.side is not None and record.side.anchored:
+        side = record.side
+        if side is not None and side.group is not None:
+            self.need_groups().count_in(record)
+        if side is not None and side.anchored:
             self.anchored.push(record, seq)
             return False
         if record.run_at_ms > now:
             self.delayed.push(record, seq)
             return False
-        self.ready.push(record, seq)
+        self.put_ready(record, seq, now)
         return True
 
-    def unplace(self, record: JobRecord) -> None:
+    def put_ready(self, record: JobRecord, seq: int, now: int, *, by_time: bool = False) -> None:
+        """Puts a ready record where it waits for its turn."""
+        if record.side is not None and record.side.group is not None:
+            self.need_groups().push(record, seq, now, by_time=by_time)
+        else:
+            self.ready.push(record, seq, by_time=by_time)
+
+    def unplace(self, record: JobRecord, now: int) -> None:
         """Takes a pending record out from where it waits."""
+        grouped = record.side is not None and record.side.group is not None
         if self.delayed.holds(record):
             self.delayed.remove(record)
         elif self.anchored.holds(record):
             self.anchored.remove(record)
+        elif grouped:
+            self.need_groups().remove(record, now)
         else:
             self.ready.remove(record)
+        if grouped:
+            groups = self.need_groups()
+            groups.count_out(record)
+            groups.forget_bare(groups.of(record), now)
+
+    def need_groups(self) -> Groups:
+        """The groups, made on first need."""
+        if self.groups is None:
+            self.groups = Groups()
+        return self.groups
+
+    # -- what may start ----------------------------------------------------------------------
+
+    def next_record(self, group: GroupChoice, now: int) -> JobRecord | None:
+        """The next ready record of that choice that may start, out of its place; the queue's own
+        limits are the caller's to ask."""
+        if group is ANY or group is None:
+            record = self.ready.pop()
+            if record is not None or group is None or self.groups is None:
+                return record
+            return self.groups.pop(now)
+        assert isinstance(group, str)
+        return None if self.groups is None else self.groups.pop_from(group, now)
+
+    def room(self, now: int) -> int:
+        """How many jobs the queue's own limits let start now."""
+        if self.paused:
+            return 0
+        return UNBOUNDED if self.limits is None else self.limits.room(len(self.active), now)
+
+    def can_serve(self, group: GroupChoice) -> bool:
+        """Whether a ready job of that choice may start, as far as its group goes."""
+        if group is ANY:
+            return bool(len(self.ready) or (self.groups is not None and self.groups.line))
+        if group is None:
+            return bool(len(self.ready))
+        return self.groups is not None and group in self.groups.line
+
+    def wake(self, n: int, now: int) -> None:
+        """n jobs have become available: wakes as many waiters as can be served."""
+        waiters = self.waiters
+        if not waiters.line or self.paused:
+            return
+        if self.limits is not None:
+            n = min(n, self.room(now))
+        if self.groups is None and not waiters.picky:
+            waiters.wake(n)
+        elif n > 0:
+            if self.groups is not None:
+                self.groups.open_due(now)
+            waiters.wake_eligible(n, self.can_serve)
+
+    def leave_active(self, record: JobRecord, now: int) -> None:
+        """Takes an active record out, and gives back the capacity that it held: the one way out
+        of active."""
+        del self.active[record.id]
+        if record.side is not None and record.side.group is not None:
+            self.need_groups().ended(record, now)
+
+    def freed(self, now: int) -> None:
+        """A job has left active: if limits hold others back, one more may start."""
+        if self.limits is not None or self.groups is not None:
+            self.wake(1, now)
 
     def promote_due(self, now: int, wall: int) -> int:
         """Moves what is due to the ready queue, at most 512; returns how many."""
@@ -115,7 +200,7 @@ class QueueState:
         # in the order in which they came due, which is that in which listings show them
         for record in sorted(due, key=_run_at):
             record.entered_ms = record.run_at_ms
-            self.ready.push(record, seq_of(record) or 0, by_time=True)
+            self.put_ready(record, seq_of(record) or 0, now, by_time=True)
         return len(due)
 
     def next_due(self, now: int, wall: int) -> int | None:
@@ -126,12 +211,21 @@ class QueueState:
         if self.anchored.members:
             due = self.anchored.next_ms()
             moments.append(None if due is None else now + max(0, due - wall))
+        if self.groups is not None and self.groups.ready:
+            moments.append(self.groups.next_ms())
+        if self.limits is not None and self.ready_count:
+            moments.append(self.limits.opens_ms(now))
         return min((m for m in moments if m is not None), default=None)
+
+    @property
+    def ready_count(self) -> int:
+        """How many jobs are ready, grouped ones too, as far as they have been moved."""
+        return len(self.ready) + (0 if self.groups is None else self.groups.ready)
 
     @property
     def pending(self) -> int:
         """How many jobs wait, ready or delayed."""
-        return len(self.ready) + len(self.delayed.members) + len(self.anchored.members)
+        return self.ready_count + len(self.delayed.members) + len(self.anchored.members)
 
     @property
     def is_idle(self) -> bool:
@@ -159,7 +253,9 @@ class QueueState:
     def counts(self, now: int, wall: int) -> JobCounts:
         """Counts by state, judged now; O(log n) and moves nothing."""
         prioritized = self.ready.prioritized
-        waiting = len(self.ready) - prioritized
+        if self.groups is not None:
+            prioritized += self.groups.prioritized
+        waiting = self.ready_count - prioritized
         delayed = len(self.delayed.members) + len(self.anchored.members)
         for index, moment in ((self.delayed, now), (self.anchored, wall)):
             if index.members:
@@ -185,9 +281,8 @@ class QueueState:
         """The records in that state, as streams in the order in which they entered it."""
         if state in (JobState.WAITING, JobState.PRIORITIZED):
             high = state is JobState.PRIORITIZED
-            ready = self.ready.entered(prioritized=high, newest_first=newest_first)
             return [
-                *(map(stamped, stream) for stream in ready),
+                *(map(stamped, s) for s in self.ready_streams(high, newest_first=newest_first)),
                 self.delayed.due(now, 0, prioritized=high, newest_first=newest_first),
                 self.anchored.due(wall, now - wall, prioritized=high, newest_first=newest_first),
             ]
@@ -204,6 +299,17 @@ class QueueState:
         records = reversed(kept.values()) if newest_first else iter(kept.values())
         return [map(stamped, records)]
 
+    def ready_streams(self, high: bool, *, newest_first: bool = False) -> list[Iterator[JobRecord]]:
+        """The ready records of priority above 0 or not, in streams in the order of entering."""
+        queues = [self.ready]
+        if self.groups is not None:
+            queues += self.groups.streams()
+        return [
+            stream
+            for ready in queues
+            for stream in ready.entered(prioritized=high, newest_first=newest_first)
+        ]
+
     def listing(
         self, states: Sequence[JobState], now: int, wall: int, *, newest_first: bool = False
     ) -> Iterator[JobRecord]:
@@ -215,10 +321,7 @@ class QueueState:
 
     def records(self) -> Iterator[JobRecord]:
         """Every record of the queue, in no particular order."""
-        for pending in (
-            *self.ready.entered(prioritized=True),
-            *self.ready.entered(prioritized=False),
-        ):
+        for pending in (*self.ready_streams(True), *self.ready_streams(False)):
             yield from pending
         for kept in (
             self.delayed.members,
@@ -235,6 +338,10 @@ class QueueState:
         self.delayed.check()
         self.anchored.check()
         self.dead.check()
+        if self.groups is not None:
+            self.groups.check(self.active)
+        if self.limits is not None:
+            self.limits.check()
         assert all(r.state == ACTIVE and r.delivery for r in self.active.values()), "active"
         assert all(r.state == COMPLETED for r in self.completed.values()), "completed"
         assert all(r.state in (COMPLETED, FAILED) for r in self.counted.values()), "counted"

@@ -5,14 +5,19 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
+from collections.abc import Callable
+
+from ..types import ANY, GroupChoice
 
 
 class Waiter:
     """One waiting thread, reusable from wait to wait: a plain lock that is released to wake it."""
 
-    __slots__ = ("cancelled", "lock", "woken")
+    __slots__ = ("affinity", "cancelled", "lock", "woken")
 
-    def __init__(self) -> None:
+    def __init__(self, affinity: GroupChoice = ANY) -> None:
+        #: whose jobs it wants: anybody's, ungrouped ones (`None`), or those of one group
+        self.affinity = affinity
         self.lock = threading.Lock()
         self.lock.acquire()
         self.woken = False
@@ -37,11 +42,13 @@ class Waiters:
     """Waiting threads, first come first served. The head alone holds the timer for the next due
     moment, `timer_ms`."""
 
-    __slots__ = ("line", "timer_ms")
+    __slots__ = ("line", "picky", "timer_ms")
 
     def __init__(self) -> None:
         self.line: deque[Waiter] = deque()
         self.timer_ms: int | None = None
+        #: whether any waiter ever wanted jobs of a certain group only
+        self.picky = False
 
     def __len__(self) -> int:
         return len(self.line)
@@ -49,6 +56,8 @@ class Waiters:
     def join(self, waiter: Waiter, *, first: bool) -> None:
         """Lines up, in front if it had been woken and found nothing."""
         waiter.rearm()
+        if waiter.affinity is not ANY:
+            self.picky = True
         if first:
             self.line.appendleft(waiter)
         else:
@@ -70,6 +79,13 @@ class Waiters:
             line[0].wake()
             line.popleft()
             n -= 1
+
+    def wake_eligible(self, n: int, eligible: Callable[[GroupChoice], bool]) -> None:
+        """Wakes the first n whose wish can be served, or all of those that there are."""
+        self.timer_ms = None
+        for waiter in [w for w in self.line if eligible(w.affinity)][:n]:
+            waiter.wake()
+            self.line.remove(waiter)
 
     def due(self, moment_ms: int) -> None:
         """A job becomes ready at that moment: has the head look again if its timer is later."""
