@@ -98,7 +98,7 @@ class EngineBackend:
     def is_watched(self, job_id: str) -> bool:
         return query.is_watched(self._state, job_id)
 
-    def bound_groups(self, queue: str, worker: str, bound: int | None) -> None:
+    def bound_groups(self, queue: str, worker: object, bound: int | None) -> None:
         limits.set_default(self._state, queue, worker, bound)
 
     def attach(self, worker: Closable, tick: Callable[[], tuple[int, int | None]]) -> None:

@@ -107,7 +107,7 @@ class Backend(Protocol):
         """Whether somebody waits for that job's outcome."""
         ...
 
-    def bound_groups(self, queue: str, worker: str, bound: int | None) -> None:
+    def bound_groups(self, queue: str, worker: object, bound: int | None) -> None:
         """The concurrency that a running worker asks for every group of the queue; `None` when
         it asks no longer."""
         ...

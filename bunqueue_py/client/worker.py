@@ -135,7 +135,9 @@ class Worker:
             if self._mailbox is not None:
                 self._mailbox.start()
         if self._group_concurrency is not None:
-            self._backend.bound_groups(self._queue, self.name, self._group_concurrency)
+            self._backend.bound_groups(self._queue, self._crew, self._group_concurrency)
+            if self._ended.is_set():  # another thread has closed it meanwhile
+                self._backend.bound_groups(self._queue, self._crew, None)
         self._backend.attach(self, self._crew.beat)
         self._crew.start()
         return self
@@ -211,7 +213,7 @@ class Worker:
         self._backend.detach(self)
         if self._group_concurrency is not None and self._started:
             with contextlib.suppress(ManagerClosedError):
-                self._backend.bound_groups(self._queue, self.name, None)
+                self._backend.bound_groups(self._queue, self._crew, None)
         if self._mailbox is not None:
             self._mailbox.close(0)
 

@@ -83,7 +83,7 @@ def set_group_paused(state: State, queue_name: str, group: str, paused: bool) ->
     _change_group(state, queue_name, group, change)
 
 
-def set_default(state: State, queue_name: str, worker: str, bound: int | None) -> None:
+def set_default(state: State, queue_name: str, worker: object, bound: int | None) -> None:
     """The concurrency that a running worker asks for every group without a limit of its own;
     `None` when it asks no longer."""
     queue = queue_of(state, queue_name)
@@ -142,7 +142,10 @@ def group_names(state: State, queue_name: str) -> list[str]:
     with queue.lock:
         if queue.shard.gate:
             enter(state, queue.shard)
-        return [] if queue.groups is None else sorted(queue.groups.by_name)
+        if queue.groups is None:
+            return []
+        now = state.now()
+        return sorted(g.name for g in queue.groups.by_name.values() if not g.is_bare(now))
 
 
 def _change(
@@ -179,8 +182,7 @@ def _change_group(
         groups = queue.need_groups()
         group = groups.get(name)
         change(group)
-        groups.update(group, now)
-        groups.forget_bare(group, now)
+        groups.settings_changed(group, now)
         queue.wake(len(group.ready), now)
         _mind_timer(state, queue, now)
         shard.gate = OPEN

@@ -9,7 +9,6 @@ from ..model.failure import Failure
 from ..model.job import Delivery, JobRecord, JobSnapshot
 from ..shard.deadlines import LEASE, TIMEOUT
 from ..shard.queue_state import QueueState
-from ..shard.ready_queue import seq_of
 from ..shard.shard import BROKEN, OPEN
 from ..shard.waiters import Waiter
 from ..state import State
@@ -128,7 +127,8 @@ def _wait(
             with queue.lock:
                 if shard.gate:
                     enter(state, shard)
-                queue.waiters.leave(waiter)
+                # the head goes back to the head: whoever stands there minds the next moment
+                first = queue.waiters.leave(waiter) or waiter.woken
                 was_woken = waiter.woken
                 shard.gate = BROKEN
                 views = []
@@ -140,15 +140,18 @@ def _wait(
                     _pass_on(state, queue, now, wake=was_woken)
                     shard.gate = OPEN
                     return views
-                queue.waiters.join(waiter, first=was_woken)
+                if queue.ready_count:
+                    # what it was woken for, or what its timer told of, may be for another
+                    queue.wake(1, now, timer=False)
+                queue.waiters.join(waiter, first=first)
                 until = _sleep_until(state, queue, waiter, now, deadline)
                 shard.gate = OPEN
             _sleep(clock, waiter, None if until is None else max(0, until - now))
     except BaseException:
-        # Ctrl-C while waiting: a wake meant for a thread that is gone must not be lost
+        # Ctrl-C while waiting: neither a wake meant for a thread that is gone nor the timer
+        # that it held may be lost
         with queue.lock:
-            queue.waiters.leave(waiter)
-            if waiter.woken:
+            if queue.waiters.leave(waiter) or waiter.woken:
                 queue.waiters.wake(1)
         raise
 
@@ -167,6 +170,11 @@ def _sleep_until(
         queue.waiters.timer_ms = due
         if due is not None and (deadline is None or due < deadline):
             return due
+    elif queue.groups is not None and not queue.paused:
+        # the head may not know of this moment: it mattered to nobody until now
+        due = queue.next_due(now, state.wall())
+        if due is not None:
+            queue.waiters.due(due)
     return deadline
 
 
@@ -195,14 +203,19 @@ def _take(
         return []
     now = state.now()
     moved = _promote(state, queue, now)
+    opened = 0
     if queue.limits is not None or queue.groups is not None:
+        if queue.groups is not None:
+            opened = queue.groups.open_due(now)
         limit = min(limit, queue.room(now))
-        if claim and (queue.limits is not None or queue.need_groups().limited):
+        if claim and (
+            queue.limits is not None or (queue.groups is not None and queue.groups.limited)
+        ):
             # what one thread holds unstarted would count as running
             limit = min(limit, 1)
     views: list[JobSnapshot] = []
     while len(views) < limit:
-        record = queue.next_record(group, now)
+        record = queue.next_record(group)
         if record is not None and record.options.ttl_ms is not None:
             record = _next_unexpired(state, queue, record, group, now)
         if record is None:
@@ -215,12 +228,21 @@ def _take(
         views.append(_start(state, queue, record, now, lease_ms, owner, not views or not claim))
         if claim and len(views) < limit:
             following = queue.ready.peek()
-            if record.options.timeout_ms is not None or (
-                following is not None and following.options.timeout_ms is not None
+            if following is None and queue.groups is not None:
+                following = queue.groups.peek()
+            if (
+                following is None
+                or record.options.timeout_ms is not None
+                or following.options.timeout_ms is not None
+                or (following.options.ttl_ms is not None and is_expired(following, now))
             ):
                 break
-    if moved > len(views) and queue.waiters.line:
-        queue.wake(moved - len(views), now)
+    if queue.waiters.line:
+        # what was taken need not be what came due, unless all are of one kind
+        plain = queue.groups is None and not queue.waiters.picky
+        available = moved - len(views) if plain else moved + opened
+        if available > 0:
+            queue.wake(available, now)
     return views
 
 
@@ -238,9 +260,9 @@ def _next_unexpired(
     run."""
     while record is not None and is_expired(record, now):
         # back to its place first: an expired job ends as every pending one does
-        queue.put_ready(record, seq_of(record) or 0, now)
+        queue.put_back(record, group, now)
         expire(state, queue, record, now)
-        record = queue.next_record(group, now)
+        record = queue.next_record(group)
     return record
 
 
@@ -259,14 +281,15 @@ def _start(
         shard.deadlines.drop()
     expires_ms = None if lease_ms is None else now + lease_ms
     delivery = Delivery(record, state.new_token(), owner, lease_ms, expires_ms, begun)
-    record.start(delivery, now)
-    queue.active[record.id] = record
+    # before it is active: an exception between must not leave a start that no window knows of
     if queue.limits is not None:
         queue.limits.started(now)
     if record.side is not None and record.side.group is not None:
         groups = queue.need_groups()
         groups.count_out(record)
         groups.started(record, now)
+    record.start(delivery, now)
+    queue.active[record.id] = record
     if expires_ms is not None:
         deadlines = shard.deadlines
         heappush(deadlines.heap, (expires_ms, next(deadlines.numbers), LEASE, delivery))

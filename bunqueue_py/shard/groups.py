@@ -16,7 +16,16 @@ class Group:
     """One group: its ready jobs, what runs of it, its settings. `pending` counts its waiting
     jobs, the delayed ones too, by priority."""
 
-    __slots__ = ("active", "limits", "name", "paused", "pending", "ready", "timer_ms")
+    __slots__ = (
+        "active",
+        "limits",
+        "name",
+        "paused",
+        "pending",
+        "pending_total",
+        "ready",
+        "timer_ms",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -29,16 +38,17 @@ class Group:
         self.ready = ReadyQueue()
         self.active = 0
         self.pending: dict[int, int] = {}
+        self.pending_total = 0
         self.timer_ms: int | None = None
 
     @property
-    def pending_total(self) -> int:
-        """How many of its jobs wait, ready or delayed."""
-        return sum(self.pending.values())
+    def has_jobs(self) -> bool:
+        """Whether any of its jobs waits or runs."""
+        return bool(self.pending_total or self.active)
 
     def is_bare(self, now: int) -> bool:
         """Whether it has neither jobs nor settings."""
-        return not self.pending and not self.active and not self.paused and self.limits.is_idle(now)
+        return not self.has_jobs and not self.paused and self.limits.is_idle(now)
 
 
 class Groups:
@@ -46,16 +56,28 @@ class Groups:
 
     `line` holds, in the order of their turns, just the groups that have a ready job and may start
     one: a blocked group stands aside and costs the others nothing. What time alone will unblock
-    stands in a lazy heap of timers. `ready` and `prioritized` count over all groups. Every call is
-    O(1) or O(log n), in jobs and in groups.
+    stands in a lazy heap of timers; `passing` are groups that have nothing but a setting that
+    ends by time, to be let go then; `bounded` names those with a limit. `ready` and `prioritized`
+    count over all groups. Every call is O(1) or O(log n), in jobs and in groups, but for
+    `update_all`.
     """
 
-    __slots__ = ("_numbers", "by_name", "defaults", "line", "prioritized", "ready", "timers")
+    __slots__ = (
+        "_numbers",
+        "bounded",
+        "by_name",
+        "defaults",
+        "line",
+        "passing",
+        "prioritized",
+        "ready",
+        "timers",
+    )
 
     def __init__(self) -> None:
         self.by_name: dict[str, Group] = {}
         #: the concurrency that running workers ask for, by worker
-        self.defaults: dict[str, int] = {}
+        self.defaults: dict[object, int] = {}
         self._numbers = count(1)
         self.clear_jobs()
 
@@ -63,18 +85,17 @@ class Groups:
         """Empties what can be made anew from the records; settings stay."""
         for group in self.by_name.values():
             group.clear()
+        self.bounded = {g.name for g in self.by_name.values() if g.limits.is_bound}
         self.line: OrderedDict[str, Group] = OrderedDict()
         self.timers: list[tuple[int, int, Group]] = []
+        self.passing: list[tuple[int, int, Group]] = []
         self.ready = 0
         self.prioritized = 0
 
     @property
     def limited(self) -> bool:
         """Whether any group has a limit."""
-        return bool(self.defaults) or any(
-            g.limits.concurrency is not None or g.limits.window is not None
-            for g in self.by_name.values()
-        )
+        return bool(self.defaults or self.bounded)
 
     def get(self, name: str) -> Group:
         """The group of that name; made if it is new."""
@@ -87,17 +108,19 @@ class Groups:
 
     def count_in(self, record: JobRecord) -> None:
         """A job of the group waits from now on, ready or delayed."""
-        pending = self.of(record).pending
-        pending[record.priority] = pending.get(record.priority, 0) + 1
+        group = self.of(record)
+        group.pending[record.priority] = group.pending.get(record.priority, 0) + 1
+        group.pending_total += 1
 
     def count_out(self, record: JobRecord) -> None:
         """A job of the group waits no longer."""
-        pending = self.of(record).pending
-        left = pending[record.priority] - 1
+        group = self.of(record)
+        left = group.pending[record.priority] - 1
         if left:
-            pending[record.priority] = left
+            group.pending[record.priority] = left
         else:
-            del pending[record.priority]
+            del group.pending[record.priority]
+        group.pending_total -= 1
 
     def of(self, record: JobRecord) -> Group:
         """The group of a record that has one."""
@@ -112,24 +135,32 @@ class Groups:
         self.prioritized += record.priority > 0
         self.update(group, now)
 
-    def pop(self, now: int) -> JobRecord | None:
-        """The next record of the group whose turn it is; the group goes to the end of the line."""
-        self.open_due(now)
-        while self.line:
-            _, group = self.line.popitem(last=False)
-            record = self._pop(group)
-            # a group that turned out blocked or empty has left the line; others take their turn
-            if record is not None:
-                return record
-        return None
+    def put_back(self, record: JobRecord, seq: int, now: int, *, first: bool) -> None:
+        """Takes a record again that was popped and did not start; `first` gives its group the
+        turn back."""
+        self.push(record, seq, now)
+        name = self.of(record).name
+        if first and name in self.line:
+            self.line.move_to_end(name, last=False)
 
-    def pop_from(self, name: str, now: int) -> JobRecord | None:
-        """The next record of that group, if it may start one."""
-        self.open_due(now)
-        group = self.by_name.get(name)
-        if group is None or not self.may_start(group, now):
+    def pop(self) -> JobRecord | None:
+        """The next record of the group whose turn it is. The group is out of the line until
+        `started` or `put_back` judges it anew."""
+        if not self.line:
             return None
+        _, group = self.line.popitem(last=False)
         return self._pop(group)
+
+    def pop_from(self, name: str) -> JobRecord | None:
+        """The next record of that group, if it may start one."""
+        group = self.line.get(name)
+        return None if group is None else self._pop(group)
+
+    def peek(self) -> JobRecord | None:
+        """The record that `pop` would return, still in here."""
+        for group in self.line.values():
+            return group.ready.peek()
+        return None
 
     def _pop(self, group: Group) -> JobRecord | None:
         record = group.ready.pop()
@@ -193,14 +224,30 @@ class Groups:
             self.update(group, now)
             self.forget_bare(group, now)
 
-    def open_due(self, now: int) -> None:
-        """Puts the groups into the line whose time has come."""
-        timers = self.timers
+    def settings_changed(self, group: Group, now: int) -> None:
+        """The group's limits or its pause are new."""
+        if group.limits.is_bound:
+            self.bounded.add(group.name)
+        else:
+            self.bounded.discard(group.name)
+        self.update(group, now)
+        self.forget_bare(group, now)
+
+    def open_due(self, now: int) -> int:
+        """Puts the groups into the line whose time has come; returns for how many jobs."""
+        timers, opened = self.timers, 0
         while timers and timers[0][0] <= now:
             due, _, group = heappop(timers)
             if group.timer_ms == due:
                 group.timer_ms = None
                 self.update(group, now)
+                if group.name in self.line:
+                    room = group.limits.room(group.active, now, self.default_concurrency)
+                    opened += min(room, len(group.ready))
+        passing = self.passing
+        while passing and passing[0][0] <= now:
+            self.forget_bare(heappop(passing)[2], now)
+        return opened
 
     def next_ms(self) -> int | None:
         """When time alone lets a group start; `None` if it is not time that is waited for."""
@@ -212,15 +259,25 @@ class Groups:
         return timers[0][0] if timers else None
 
     def forget_bare(self, group: Group, now: int) -> None:
-        """Lets a group go that has neither jobs nor settings."""
-        if group.is_bare(now) and self.by_name.get(group.name) is group:
+        """Lets a group go that has neither jobs nor settings; later, where all
+        that it has is a setting that ends by time."""
+        if group.has_jobs or group.paused or self.by_name.get(group.name) is not group:
+            return
+        if group.limits.is_idle(now):
+            # a timer that is left may not touch the next group of that name
+            group.timer_ms = None
+            self.bounded.discard(group.name)
             del self.by_name[group.name]
+            return
+        ends = group.limits.ends_ms()
+        if ends is not None:
+            heappush(self.passing, (ends, next(self._numbers), group))
 
     def streams(self) -> Iterator[ReadyQueue]:
         """The ready queues of all groups that have ready jobs."""
         return (group.ready for group in self.by_name.values() if len(group.ready))
 
-    def check(self, active: dict[str, JobRecord]) -> None:
+    def check(self, active: dict[str, JobRecord], now: int) -> None:
         """Asserts its invariants, against the active jobs of the queue."""
         running: dict[str, int] = {}
         for record in active.values():
@@ -234,12 +291,31 @@ class Groups:
             group.limits.check()
             assert group.active == running.pop(name, 0), "active jobs of a group"
             assert all(n > 0 for n in group.pending.values()), "pending jobs of a group"
+            assert group.pending_total == sum(group.pending.values()), "sum of pending jobs"
             assert group.pending_total >= len(group.ready), "ready jobs of a group"
+            assert name in self.bounded or not group.limits.is_bound, "groups with a limit"
+            self._check_place(group, now)
             ready += len(group.ready)
             prioritized += sum(1 for s in group.ready.entered(prioritized=True) for _ in s)
         assert not running, "an active job of a group that is not there"
         assert (self.ready, self.prioritized) == (ready, prioritized), "counts over all groups"
+        assert self.bounded <= self.by_name.keys(), "a limit of a group that is not there"
         for name, group in self.line.items():
-            assert self.by_name.get(name) is group and len(group.ready), (
-                "a group in line for nothing"
+            assert self.by_name.get(name) is group, "a group in line that is not there"
+
+    def _check_place(self, group: Group, now: int) -> None:
+        """In line just if it has a ready job and may start; aside with a timer, if time alone
+        will let it start; with neither if not."""
+        if group.timer_ms is not None:
+            assert any(due == group.timer_ms and g is group for due, _, g in self.timers), (
+                "a timer that is not set"
             )
+        if group.name in self.line:
+            assert len(group.ready) and self.may_start(group, now), "a group in line for nothing"
+            return
+        if not len(group.ready) or group.paused:
+            return
+        opens = now if self.may_start(group, now) else group.limits.opens_ms(now)
+        assert opens is None or (group.timer_ms is not None and group.timer_ms <= opens), (
+            "a group that nobody will put in line"
+        )

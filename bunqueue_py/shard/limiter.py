@@ -53,16 +53,28 @@ class Limits:
             self.window.take(now)
 
     def set_window(self, max_starts: int, per_ms: int, ends_ms: int | None) -> None:
-        """Sets the rate limit; what has started within the new window already counts."""
-        before = self.window
-        self.window = RateWindow(max_starts, per_ms)
-        self.window_ends_ms = ends_ms
-        if before is not None:
-            self.window.starts.extend(list(before.starts)[-max_starts:])
+        """Sets the rate limit; what the limit before it still remembers counts on."""
+        window = RateWindow(max_starts, per_ms)
+        if self.window is not None:
+            window.starts.extend(list(self.window.starts)[-max_starts:])
+        self.window, self.window_ends_ms = window, ends_ms
 
     def clear_window(self) -> None:
         """Ends the rate limit."""
         self.window = self.window_ends_ms = None
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether there is a limit that stays, more than a cool-down."""
+        return self.concurrency is not None or self.window is not None
+
+    def ends_ms(self) -> int | None:
+        """When all of it has passed; `None` if something stays until it is cleared."""
+        if self.concurrency is not None or (
+            self.window is not None and self.window_ends_ms is None
+        ):
+            return None
+        return max(self.cool_until_ms, self.window_ends_ms or 0)
 
     def is_idle(self, now: int) -> bool:
         """Whether nothing is set that matters."""

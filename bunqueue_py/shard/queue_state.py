@@ -137,22 +137,38 @@ class QueueState:
 
     # -- what may start ----------------------------------------------------------------------
 
-    def next_record(self, group: GroupChoice, now: int) -> JobRecord | None:
-        """The next ready record of that choice that may start, out of its place; the queue's own
-        limits are the caller's to ask."""
+    def next_record(self, group: GroupChoice) -> JobRecord | None:
+        """The next ready record of that choice that may start, out of its place; it must then
+        start or be put back. The queue's own limits are the caller's to ask, and so are the
+        groups whose time has come (`Groups.open_due`)."""
         if group is ANY or group is None:
             record = self.ready.pop()
             if record is not None or group is None or self.groups is None:
                 return record
-            return self.groups.pop(now)
+            return self.groups.pop()
         assert isinstance(group, str)
-        return None if self.groups is None else self.groups.pop_from(group, now)
+        return None if self.groups is None else self.groups.pop_from(group)
+
+    def put_back(self, record: JobRecord, group: GroupChoice, now: int) -> None:
+        """Puts a record back that `next_record` returned for that choice and that did not start;
+        its group has its turn again."""
+        seq = seq_of(record) or 0
+        if record.side is not None and record.side.group is not None:
+            self.need_groups().put_back(record, seq, now, first=group is ANY)
+        else:
+            self.ready.push(record, seq)
 
     def room(self, now: int) -> int:
         """How many jobs the queue's own limits let start now."""
         if self.paused:
             return 0
-        return UNBOUNDED if self.limits is None else self.limits.room(len(self.active), now)
+        if self.limits is None:
+            return UNBOUNDED
+        if self.limits.is_idle(now):
+            # their time has passed: the queue is a plain one again
+            self.limits = None
+            return UNBOUNDED
+        return self.limits.room(len(self.active), now)
 
     def can_serve(self, group: GroupChoice) -> bool:
         """Whether a ready job of that choice may start, as far as its group goes."""
@@ -162,19 +178,34 @@ class QueueState:
             return bool(len(self.ready))
         return self.groups is not None and group in self.groups.line
 
-    def wake(self, n: int, now: int) -> None:
-        """n jobs have become available: wakes as many waiters as can be served."""
+    def wake(self, n: int, now: int, *, timer: bool = True) -> None:
+        """n jobs have become available: wakes as many waiters as can be served. If none can, but
+        time will change that, the head of the line minds the moment (unless `timer` is False)."""
         waiters = self.waiters
         if not waiters.line or self.paused:
             return
-        if self.limits is not None:
-            n = min(n, self.room(now))
-        if self.groups is None and not waiters.picky:
+        if self.limits is None and self.groups is None and not waiters.picky:
             waiters.wake(n)
-        elif n > 0:
-            if self.groups is not None:
-                self.groups.open_due(now)
+            return
+        if self.groups is not None:
+            n += self.groups.open_due(now)
+        n = min(n, self.room(now))
+        before = len(waiters)
+        if n > 0:
             waiters.wake_eligible(n, self.can_serve)
+        if timer and len(waiters) == before:
+            opens = self.opens_ms(now)
+            if opens is not None:
+                waiters.due(opens)
+
+    def opens_ms(self, now: int) -> int | None:
+        """When time alone lets a ready job start that limits hold back; `None` if it does not."""
+        moments = []
+        if self.groups is not None and self.groups.ready:
+            moments.append(self.groups.next_ms())
+        if self.limits is not None and self.ready_count:
+            moments.append(self.limits.opens_ms(now))
+        return min((m for m in moments if m is not None), default=None)
 
     def leave_active(self, record: JobRecord, now: int) -> None:
         """Takes an active record out, and gives back the capacity that it held: the one way out
@@ -211,10 +242,8 @@ class QueueState:
         if self.anchored.members:
             due = self.anchored.next_ms()
             moments.append(None if due is None else now + max(0, due - wall))
-        if self.groups is not None and self.groups.ready:
-            moments.append(self.groups.next_ms())
-        if self.limits is not None and self.ready_count:
-            moments.append(self.limits.opens_ms(now))
+        if self.groups is not None or self.limits is not None:
+            moments.append(self.opens_ms(now))
         return min((m for m in moments if m is not None), default=None)
 
     @property
@@ -339,7 +368,7 @@ class QueueState:
         self.anchored.check()
         self.dead.check()
         if self.groups is not None:
-            self.groups.check(self.active)
+            self.groups.check(self.active, now)
         if self.limits is not None:
             self.limits.check()
         assert all(r.state == ACTIVE and r.delivery for r in self.active.values()), "active"

@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 
 from ..types import ANY, GroupChoice
 
@@ -63,18 +64,22 @@ class Waiters:
         else:
             self.line.append(waiter)
 
-    def leave(self, waiter: Waiter) -> None:
-        """Steps out of the line; does nothing if it was woken and stands there no longer."""
+    def leave(self, waiter: Waiter) -> bool:
+        """Steps out of the line; does nothing if it was woken and stands there no longer. Says
+        whether it was the head."""
         if self.line and self.line[0] is waiter:
             self.line.popleft()
             self.timer_ms = None
-        elif waiter in self.line:
+            return True
+        if waiter in self.line:
             self.line.remove(waiter)
+        return False
 
     def wake(self, n: int = 1) -> None:
         """Wakes the first n, or all there are."""
         line = self.line
-        self.timer_ms = None
+        if n > 0:
+            self.timer_ms = None
         while n > 0 and line:
             line[0].wake()
             line.popleft()
@@ -82,10 +87,9 @@ class Waiters:
 
     def wake_eligible(self, n: int, eligible: Callable[[GroupChoice], bool]) -> None:
         """Wakes the first n whose wish can be served, or all of those that there are."""
-        self.timer_ms = None
-        for waiter in [w for w in self.line if eligible(w.affinity)][:n]:
+        for waiter in list(islice((w for w in self.line if eligible(w.affinity)), n)):
             waiter.wake()
-            self.line.remove(waiter)
+            self.leave(waiter)
 
     def due(self, moment_ms: int) -> None:
         """A job becomes ready at that moment: has the head look again if its timer is later."""

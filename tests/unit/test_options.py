@@ -107,6 +107,8 @@ BAD: dict[str, list[object]] = {
     "timeout": [*BAD_DURATIONS, *NOT_ZERO],
     "ttl": [*BAD_DURATIONS, *NOT_ZERO],
     "custom_id": BAD_NAMES,
+    "group": BAD_NAMES,
+    "group_limit": [*(bad for bad in BAD_INTS if bad is not None), 0, -1, 1_000_001],
     "lifo": BAD_BOOLS,
     "remove_on_complete": BAD_KEEPS,
     "remove_on_fail": BAD_KEEPS,
@@ -127,6 +129,8 @@ GOOD: dict[str, list[object]] = {
     "timeout": [0.001, 1e-9, 5, LONGEST, None],
     "ttl": [0.001, 1e-9, 5, LONGEST, None],
     "custom_id": ["x", "x" * 256, "\N{SNOWMAN} with spaces", None],
+    "group": ["x", "x" * 256, "\N{SNOWMAN} with spaces", None],
+    "group_limit": [1, 1_000_000, None],
     "lifo": [True, False],
     "remove_on_complete": [True, False, KeepJobs(count=0), KeepJobs(count=1_000_000),
                            KeepJobs(age=0), KeepJobs(age=LONGEST), KeepJobs(count=5, age=1.5)],
@@ -134,6 +138,8 @@ GOOD: dict[str, list[object]] = {
     "tags": [[], (), ["a"], ("a", "a"), ["x" * 256], ["\N{SNOWMAN}"]],
     "stack_trace_limit": [0, 10, 1000],
 }  # fmt: skip
+NEEDS: dict[str, dict[str, Any]] = {"group_limit": {"group": "acme"}}
+"""What an option cannot do without."""
 
 
 def test_the_tables_below_know_every_option() -> None:
@@ -169,9 +175,18 @@ def test_a_bad_value_in_a_batch_names_its_job(
 @pytest.mark.parametrize("option", KNOWN)
 def test_a_good_value_is_accepted(manager: QueueManager, option: str, door: Door) -> None:
     for value in GOOD[option]:
-        door(manager, "mail", {option: value})
+        door(manager, "mail", {option: value, **NEEDS.get(option, {})})
         check(manager._state)
         manager.obliterate("mail")
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_group_limit_without_a_group_is_refused(manager: QueueManager, door: Door) -> None:
+    before = books(manager)
+    for options in ({"group_limit": 5}, {"group_limit": 5, "group": None}):
+        with pytest.raises(ValidationError, match="group_limit needs a group"):
+            door(manager, "mail", options)
+    assert manager.counts() == before[1]  # type: ignore[index]
 
 
 @pytest.mark.parametrize("door", DOORS)
