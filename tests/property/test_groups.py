@@ -259,7 +259,7 @@ class GroupedQueue(RuleBasedStateMachine):
 
 
 GroupedQueue.TestCase.settings = settings(
-    max_examples=40 if SHORT else 200, stateful_step_count=60, deadline=None
+    max_examples=30 if SHORT else 100, stateful_step_count=50, deadline=None
 )
 TestGroupedQueue = GroupedQueue.TestCase
 
@@ -292,9 +292,7 @@ def test_a_retried_job_comes_back_into_its_own_group(retried: list[tuple[str, in
     clock = VirtualClock()
     with QueueManager(clock=clock, background=False) as manager:
         for group, failures in retried:
-            manager.push(
-                "q", failures, group=group, attempts=4, backoff=Backoff.fixed(1, jitter=0)
-            )
+            manager.push("q", failures, group=group, attempts=4, backoff=Backoff.fixed(1, jitter=0))
         left = {name: sum(1 for g, _ in retried if g == name) for name in NAMES}
         while sum(left.values()):
             job = manager.pull("q")
