@@ -20,9 +20,11 @@ from .client.worker import Worker as Worker
 from .config import ManagerConfig as ManagerConfig
 from .default_manager import configure as configure
 from .default_manager import get_default_manager as get_default_manager
+from .errors import BulkAddError as BulkAddError
 from .errors import BunqueueError as BunqueueError
 from .errors import DuplicateJobError as DuplicateJobError
 from .errors import ForkedManagerError as ForkedManagerError
+from .errors import GroupFullError as GroupFullError
 from .errors import JobFailedError as JobFailedError
 from .errors import JobNotFoundError as JobNotFoundError
 from .errors import JobStateError as JobStateError
@@ -42,6 +44,7 @@ from .serializers import JsonSerializer as JsonSerializer
 from .serializers import PickleSerializer as PickleSerializer
 from .serializers import Serializer as Serializer
 from .storage.memory import MemoryStorage as MemoryStorage
+from .types import ANY as ANY
 from .types import Attempt as Attempt
 from .types import Deduplication as Deduplication
 from .types import DlqConfig as DlqConfig
@@ -51,6 +54,8 @@ from .types import FailureReason as FailureReason
 from .types import JobCounts as JobCounts
 from .types import JobState as JobState
 from .types import KeepJobs as KeepJobs
+from .types import LimitStatus as LimitStatus
 from .types import Outcome as Outcome
+from .types import RateLimit as RateLimit
 from .types import StallConfig as StallConfig
 from .types import TimelineEntry as TimelineEntry

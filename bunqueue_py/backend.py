@@ -10,7 +10,7 @@ from .client.job import Job
 from .client.protocol import Closable, WaitHandle
 from .clock import Clock
 from .model.failure import describe
-from .ops import ack, fail, leases, pull, push, query, recover
+from .ops import ack, fail, leases, limits, pull, push, query, recover
 from .shard.waiters import Waiter
 from .state import State
 from .tasks.scheduler import Report, Task, TaskLoop
@@ -97,6 +97,9 @@ class EngineBackend:
 
     def is_watched(self, job_id: str) -> bool:
         return query.is_watched(self._state, job_id)
+
+    def bound_groups(self, queue: str, worker: object, bound: int | None) -> None:
+        limits.set_default(self._state, queue, worker, bound)
 
     def attach(self, worker: Closable, tick: Callable[[], tuple[int, int | None]]) -> None:
         task = Task(f"beat of {worker!r}", lambda: Report(*tick()))

@@ -74,6 +74,20 @@ class LockError(BunqueueError):
         self.job_id = job_id
 
 
+class GroupFullError(BunqueueError):
+    """The group has as many waiting jobs as `group_limit` allows; nothing was added."""
+
+
+class BulkAddError(BunqueueError):
+    """A batch stopped half-way for a reason that lies in the queue: `accepted` are the jobs
+    before `index`, which stand; `__cause__` says what was wrong with that one."""
+
+    def __init__(self, message: str, *, accepted: Sequence[object], index: int) -> None:
+        super().__init__(message)
+        self.accepted = list(accepted)
+        self.index = index
+
+
 class JobFailedError(BunqueueError):
     """The awaited job failed for good. Attributes: `job_id`, `reason`, `error`, `stacktrace`."""
 

@@ -45,6 +45,7 @@ from .model.settings import (
     stall_config,
     stall_settings,
 )
+from .model.window import MAX_PER_WINDOW
 from .ops import ack as ops_ack
 from .ops import (
     change,
@@ -54,6 +55,7 @@ from .ops import (
     deduplicate,
     fail,
     leases,
+    limits,
     owners,
     pull,
     push,
@@ -70,7 +72,19 @@ from .sync import MANAGER, make_lock
 from .tasks import deadlines
 from .tasks.scheduler import Task, TaskLoop
 from .tasks.stalls import LatePasses
-from .types import DlqConfig, DlqStats, Duration, JobCounts, JobState, Outcome, StallConfig
+from .types import (
+    ANY,
+    DlqConfig,
+    DlqStats,
+    Duration,
+    GroupChoice,
+    JobCounts,
+    JobState,
+    LimitStatus,
+    Outcome,
+    RateLimit,
+    StallConfig,
+)
 
 EXIT_TIMEOUT = 5.0
 DEFAULT_LOCK = 30
@@ -254,15 +268,18 @@ class QueueManager:
         *,
         lock_duration: Duration | None = DEFAULT_LOCK,
         owner: str | None = None,
+        group: GroupChoice = ANY,
     ) -> Job | None:
         """The next job, held by its `token` for `lock_duration` (`None`: without a lock), or
-        `None` if there is none within `timeout`. `owner` is shown where the lock expires."""
+        `None` if there is none within `timeout`. `owner` is shown where the lock expires.
+        `group`: `ANY`, `None` for ungrouped jobs only, or the name of a group."""
         return pull.pull_one(  # type: ignore[return-value]
             self._state,
             queue if queue.__class__ is str else _queue_name(queue),
             0 if timeout.__class__ is int and not timeout else timeout_to_ms(timeout),
             30_000 if lock_duration is DEFAULT_LOCK else _lease_ms(lock_duration),
             owner if owner is None else checked_name(owner, "owner"),
+            group if group is ANY else _group(group),
         )
 
     def pull_batch(
@@ -273,6 +290,7 @@ class QueueManager:
         *,
         lock_duration: Duration | None = 30,
         owner: str | None = None,
+        group: GroupChoice = ANY,
     ) -> list[Job]:
         """Up to `max_jobs` (1 to 100,000) jobs at once; waits up to `timeout` for the first."""
         checked_int(max_jobs, "max_jobs", 1, MAX_BATCH)
@@ -283,6 +301,7 @@ class QueueManager:
             timeout_to_ms(timeout),
             _lease_ms(lock_duration),
             owner if owner is None else checked_name(owner, "owner"),
+            group=group if group is ANY else _group(group),
         )
 
     def ack(self, job: Job | str, result: Any = None, *, token: str | None = None) -> Outcome:
@@ -725,6 +744,59 @@ class QueueManager:
         self._check_open()
         return stall_config(stalls.settings_of(self._state, _queue_name(queue)))
 
+    def set_concurrency(self, queue: str, bound: int | None, group: str | None = None) -> None:
+        """See `QueueLimits.set_concurrency` and `QueueGroup.set_concurrency`."""
+        if bound is not None:
+            checked_int(bound, "concurrency", 1, MAX_PER_WINDOW)
+        limits.set_concurrency(self._state, queue, group, bound)
+
+    def set_rate_limit(
+        self,
+        queue: str,
+        max: int,
+        per: Duration,
+        ttl: Duration | None = None,
+        group: str | None = None,
+    ) -> None:
+        """See `QueueLimits.set_rate_limit` and `QueueGroup.set_rate_limit`."""
+        checked_int(max, "max", 1, MAX_PER_WINDOW)
+        per_ms = to_ms(per, "per", zero=False)
+        ttl_ms = None if ttl is None else to_ms(ttl, "ttl", zero=False)
+        limits.set_rate(self._state, queue, group, max, per_ms, ttl_ms)
+
+    def clear_rate_limit(self, queue: str, group: str | None = None) -> None:
+        """See `QueueLimits.clear_rate_limit`."""
+        limits.clear_rate(self._state, queue, group)
+
+    def cool_down(self, queue: str, duration: Duration, group: str | None = None) -> None:
+        """See `QueueLimits.cool_down`."""
+        limits.cool_down(self._state, queue, group, to_ms(duration, "duration"))
+
+    def limit_status(self, queue: str) -> LimitStatus:
+        """See `QueueLimits.status`."""
+        view = limits.limits_of(self._state, queue)
+        return LimitStatus(
+            concurrency=view.concurrency,
+            active=view.active,
+            rate_limit=None if view.max is None else RateLimit(view.max, view.per_ms / 1000),
+            rate_limit_ends_at=optional_moment(view.ends_ms),
+            used=view.used,
+            cooling_until=optional_moment(view.cool_until_ms),
+            opens_at=optional_moment(view.opens_ms),
+        )
+
+    def pause_group(self, queue: str, group: str, paused: bool) -> None:
+        """See `QueueGroup.pause` and `QueueGroup.resume`."""
+        limits.set_group_paused(self._state, queue, group, paused)
+
+    def group_view(self, queue: str, group: str) -> tuple[dict[int, int], int, bool]:
+        """Waiting jobs by priority, running jobs, and whether the group is paused."""
+        return limits.group_of(self._state, queue, group)
+
+    def group_names(self, queue: str) -> list[str]:
+        """The names of the queue's groups that have jobs or settings, sorted."""
+        return limits.group_names(self._state, queue)
+
     def _check_open(self) -> None:
         shard = self._state.shards.shards[0]
         if shard.gate:
@@ -761,6 +833,11 @@ def _queue_name(queue: Any) -> str:
     """The checked name of a queue given as a name or as a `Queue`."""
     # a Job has a name too, and is no queue
     return checked_queue_name(queue.name if hasattr(queue, "add_bulk") else queue)
+
+
+def _group(group: GroupChoice) -> GroupChoice:
+    """The checked choice of a group: `ANY`, `None` or a name."""
+    return group if group is None or group is ANY else checked_name(group, "group")
 
 
 def _identify(job: Any, token: str | None) -> tuple[str, str | None]:

@@ -11,6 +11,18 @@ Duration = int | float | timedelta
 """Seconds (`int` or `float`) or a `timedelta`; rounded up to a millisecond."""
 
 
+class AnyGroup(Enum):
+    """The type of `ANY`."""
+
+    ANY = "any group or none"
+
+
+ANY = AnyGroup.ANY
+"""Where a group is asked for: ungrouped jobs and those of every group."""
+
+GroupChoice = str | AnyGroup | None
+
+
 class JobState(str, Enum):
     """Where a job is. Members are strings: `JobState.WAITING == "waiting"`."""
 
@@ -127,6 +139,28 @@ class Deduplication(NamedTuple):
     ttl: Duration | None = None
     mode: Literal["skip", "extend", "replace"] = "skip"
     hold: Literal["live", "ttl"] = "live"
+
+
+@dataclass(frozen=True)
+class RateLimit:
+    """At most `max` starts (1 to 100,000) in any window of `per`."""
+
+    max: int
+    per: Duration = 1
+
+
+@dataclass(frozen=True)
+class LimitStatus:
+    """What limits a queue now. `used` are the starts in the window that ends now; `opens_at` is
+    when time alone makes room, `None` where it is not time that is waited for."""
+
+    concurrency: int | None
+    active: int
+    rate_limit: RateLimit | None
+    rate_limit_ends_at: datetime | None
+    used: int
+    cooling_until: datetime | None
+    opens_at: datetime | None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import BunqueueError, ManagerClosedError, UnrecoverableError
+from ..model.window import RateWindow
 from ..sync import LEAF, make_lock, spawn
 from .job import Job
 from .protocol import Backend
@@ -34,6 +35,7 @@ class Crew:
         lease_ms: int,
         beat_ms: int,
         prefetch: int | None,
+        window: RateWindow | None,
         tell: Callable[..., None],
         report: Callable[[BaseException], None],
         ended: Callable[[], None],
@@ -44,7 +46,8 @@ class Crew:
         self._route = route
         self._lease_ms = lease_ms
         self._beat_ms = beat_ms
-        self._pace = Pace(prefetch)
+        self._pace = Pace(1 if window is not None else prefetch)
+        self._window = window
         self._turn = Turn()
         self._tell = tell
         self._report = report
@@ -53,6 +56,9 @@ class Crew:
         self._live = 0
         self._next_beat_ms = 0
         self.stopping = False
+        #: held until the crew stops; what waits for time waits for this
+        self._stop_bell = threading.Lock()
+        self._stop_bell.acquire()
         self.slots = [Slot(backend) for _ in range(concurrency)]
 
     # -- life --------------------------------------------------------------------------------
@@ -65,7 +71,11 @@ class Crew:
 
     def stop(self) -> None:
         """Has every slot stop after the handler it is in; gives back what none has started."""
-        self.stopping = True
+        with self._lock:
+            first = not self.stopping
+            self.stopping = True
+        if first:
+            self._stop_bell.release()
         for slot in self.slots:
             self._turn.wrest(slot)
             try:
@@ -161,10 +171,15 @@ class Crew:
             slot.has_turn = True
             if self.stopping:
                 return
+        if self._window is not None and not self._await_window(self._window):
+            return
         wanted = pace.appetite
         jobs = backend.claim(self._queue, wanted, self._lease_ms, self._name, slot.handle)
         alone = pace.keeps_turn(len(jobs))
         slot.has_turn = False
+        if self._window is not None:
+            for job in jobs:
+                self._window.take(job._started_ms or backend.clock.timeline_ms())
         if alone:
             self._turn.keep(slot)
         else:
@@ -177,6 +192,17 @@ class Crew:
             pace.learn(len(jobs), wall_after - wall, cpu_after - cpu, alone=alone)
         if alone:
             slot.has_turn = self._turn.resume(slot)
+
+    def _await_window(self, window: RateWindow) -> bool:
+        """Waits until the worker's own rate limit lets it start a job; False when it stops. The
+        slot has the turn, so it alone looks at the window."""
+        clock = self._backend.clock
+        while not self.stopping:
+            now = clock.timeline_ms()
+            if window.room(now) > 0:
+                return True
+            clock.wait(self._stop_bell, window.next_ms() - now)
+        return False
 
     def _run_all(self, slot: Slot, jobs: list[Job]) -> None:
         backend = self._backend

@@ -184,6 +184,12 @@ class Job(JobSnapshot):
         return None if claim is None else claim.key
 
     @property
+    def group(self) -> str | None:
+        """The group that it takes its turn with."""
+        side = self._side
+        return None if side is None else side.group
+
+    @property
     def tags(self) -> tuple[str, ...]:
         """The tags that its adder gave it."""
         side = self._side
@@ -302,6 +308,7 @@ class Job(JobSnapshot):
             "stacktrace": self.stacktrace,
             "custom_id": self.custom_id,
             "deduplication_key": self.deduplication_key,
+            "group": self.group,
             "tags": list(self.tags),
             "stall_count": self.stall_count,
         }

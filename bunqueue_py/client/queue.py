@@ -11,6 +11,7 @@ from ..durations import MAX_DURATION_MS, shown
 from ..errors import ValidationError
 from ..model.options import JobOptions, JobSpec, check_known, checked_queue_name
 from ..types import Duration, JobCounts, JobState
+from .groups import QueueGroups, QueueLimits
 from .job import Job
 from .parts import DeadLetterQueue, DeduplicationKeys
 from .protocol import Manager
@@ -50,6 +51,8 @@ class Queue:
         self._dlq = DeadLetterQueue(manager, self._name)
         self._deduplication = DeduplicationKeys(manager, self._name)
         self._stalls = StallCheck(manager, self._name)
+        self._groups = QueueGroups(manager, self._name)
+        self._limits = QueueLimits(manager, self._name)
 
     def __repr__(self) -> str:
         return f"<Queue {self._name!r}>"
@@ -86,6 +89,16 @@ class Queue:
     def stalls(self) -> StallCheck:
         """How it finds runs that were lost."""
         return self._stalls
+
+    @property
+    def groups(self) -> QueueGroups:
+        """Its groups: `queue.groups["acme"].pause()`."""
+        return self._groups
+
+    @property
+    def limits(self) -> QueueLimits:
+        """How much of it may run at once, and how often it may start."""
+        return self._limits
 
     # -- adding ------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from inspect import iscoroutinefunction
@@ -11,12 +12,18 @@ from typing import Any, Literal
 from typing_extensions import Self
 
 from ..durations import shown, timeout_to_ms, to_ms
-from ..errors import BunqueueError, UnrecoverableError, ValidationError
+from ..errors import (
+    BunqueueError,
+    ManagerClosedError,
+    UnrecoverableError,
+    ValidationError,
+)
 from ..model.events import Mailbox
 from ..model.options import checked_int, checked_name
 from ..model.throttle import LogThrottle
+from ..model.window import MAX_PER_WINDOW, RateWindow
 from ..sync import WORKER, make_lock, nothing_held
-from ..types import Duration
+from ..types import Duration, RateLimit
 from .crew import Crew, Handler
 from .job import Job
 from .protocol import Manager
@@ -34,7 +41,10 @@ class Worker:
     to such functions (`"*"` for the rest). What it raises fails the run; `UnrecoverableError`
     fails the job for good. `lock_duration`: how long a job stays held without a heartbeat;
     `heartbeat_interval`: a third of it unless given. `prefetch`: jobs handed to one thread at
-    once, `"auto"` as many as should take about 5 ms. `close_timeout`: how long `close()` waits
+    once, `"auto"` as many as should take about 5 ms. `rate_limit`: how many jobs this worker
+    starts in any window of time. `group_concurrency`: while the worker runs, at most so many jobs
+    of any one group are active, whoever runs them, unless the group has a limit of its own; of
+    several workers the smallest counts. `close_timeout`: how long `close()` waits
     for handlers unless told otherwise. Use it as a context manager, or `start()` and `close()`.
 
     >>> from bunqueue_py import Queue, QueueManager
@@ -56,6 +66,8 @@ class Worker:
         lock_duration: Duration = 30,
         heartbeat_interval: Duration | None = None,
         prefetch: int | Literal["auto"] = "auto",
+        rate_limit: RateLimit | None = None,
+        group_concurrency: int | None = None,
         close_timeout: Duration | None = 30,
     ) -> None:
         checked_int(concurrency, "concurrency", 1, MAX_CONCURRENCY)
@@ -64,6 +76,10 @@ class Worker:
         beat_ms = _beat_ms(heartbeat_interval, lease_ms)
         if prefetch != "auto":
             checked_int(prefetch, 'prefetch, unless it is "auto",', 1, MAX_PREFETCH)
+        pace_limit = None if rate_limit is None else _window(rate_limit)
+        if group_concurrency is not None:
+            checked_int(group_concurrency, "group_concurrency", 1, MAX_PER_WINDOW)
+        self._group_concurrency = group_concurrency
         self._close_timeout_ms = timeout_to_ms(close_timeout, "close_timeout")
         if name is not None:
             checked_name(name, "name")
@@ -95,6 +111,7 @@ class Worker:
             lease_ms=lease_ms,
             beat_ms=beat_ms,
             prefetch=None if prefetch == "auto" else prefetch,
+            window=pace_limit,
             tell=self._tell,
             report=self._report,
             ended=self._finish,
@@ -117,6 +134,10 @@ class Worker:
             self._started = True
             if self._mailbox is not None:
                 self._mailbox.start()
+        if self._group_concurrency is not None:
+            self._backend.bound_groups(self._queue, self._crew, self._group_concurrency)
+            if self._ended.is_set():  # another thread has closed it meanwhile
+                self._backend.bound_groups(self._queue, self._crew, None)
         self._backend.attach(self, self._crew.beat)
         self._crew.start()
         return self
@@ -190,6 +211,9 @@ class Worker:
                 return
             self._ended.set()
         self._backend.detach(self)
+        if self._group_concurrency is not None and self._started:
+            with contextlib.suppress(ManagerClosedError):
+                self._backend.bound_groups(self._queue, self._crew, None)
         if self._mailbox is not None:
             self._mailbox.close(0)
 
@@ -286,6 +310,13 @@ class _Routes:
                 'or "*"'
             )
         return fn(job)
+
+
+def _window(limit: RateLimit) -> RateWindow:
+    if not isinstance(limit, RateLimit):
+        raise ValidationError(f"rate_limit must be a RateLimit, not {shown(limit)}")
+    checked_int(limit.max, "rate_limit: max", 1, MAX_PER_WINDOW)
+    return RateWindow(limit.max, to_ms(limit.per, "rate_limit: per", zero=False))
 
 
 def _beat_ms(interval: Duration | None, lease_ms: int) -> int:

@@ -29,10 +29,11 @@ class JobOptions(TypedDict, total=False):
     attempt alone); a bare duration grows exponentially from it. `timeout`: longest one run may
     take. `ttl`: fails with `ttl_expired` if the first run has not started within it. `custom_id`:
     idempotent while a job of the queue with it is live. `deduplication`: a key that one job of the
-    queue owns at a time. `lifo`: before the FIFO jobs of equal priority. `remove_on_complete`,
-    `remove_on_fail`: at once, or as `KeepJobs` says. `tags`: names for your own use.
-    `stack_trace_limit`: lines kept of a traceback, 0 to 1000.
-    `stall_timeout`: how long a run without a lock may be silent (`None`: the queue's interval).
+    queue owns at a time. `group`: groups take turns; `group_limit`: `GroupFullError` where that
+    many of the group wait already. `lifo`: before the FIFO jobs of equal priority.
+    `remove_on_complete`, `remove_on_fail`: at once, or as `KeepJobs` says. `tags`: names for your
+    own use. `stack_trace_limit`: lines kept of a traceback, 0 to 1000. `stall_timeout`: how long a
+    run without a lock may be silent (`None`: the queue's interval).
     """
 
     priority: int
@@ -44,6 +45,8 @@ class JobOptions(TypedDict, total=False):
     ttl: Duration | None
     custom_id: str | None
     deduplication: Deduplication | None
+    group: str | None
+    group_limit: int | None
     lifo: bool
     remove_on_complete: bool | KeepJobs
     remove_on_fail: bool | KeepJobs
@@ -109,6 +112,8 @@ class Own(NamedTuple):
     custom_id: str | None
     tags: tuple[str, ...]
     claim: Claim | None
+    group: str | None
+    group_limit: int | None
 
 
 class JobSpec:
@@ -289,6 +294,7 @@ def _own(given: dict[str, Any], wall: Callable[[], int]) -> Own:
         custom_id,
         _tags(given.pop("tags", ())),
         _claim(given.pop("deduplication", None)),
+        *_group(given.pop("group", None), given.pop("group_limit", None)),
     )
 
 
@@ -317,6 +323,16 @@ def _claim(value: object) -> Claim | None:
     if held and ttl_ms is None:
         raise ValidationError("deduplication: hold='ttl' needs a ttl, not None")
     return Claim(key, ttl_ms, _MODES[mode], held)
+
+
+def _group(group: Any, limit: Any) -> tuple[str | None, int | None]:
+    if group is not None:
+        group = checked_name(group, "group")
+    if limit is not None:
+        checked_int(limit, "group_limit", 1, 1_000_000)
+        if group is None:
+            raise ValidationError("group_limit needs a group")
+    return group, limit
 
 
 def _tags(tags: Sequence[str]) -> tuple[str, ...]:
@@ -368,7 +384,7 @@ _SHARED: dict[str, tuple[str, Callable[[Any], Any]]] = {
     ),
     "stall_timeout": ("stall_timeout_ms", _positive("stall_timeout")),
 }
-_OWN = frozenset(("delay", "run_at", "custom_id", "tags", "deduplication"))
+_OWN = frozenset(("delay", "run_at", "custom_id", "tags", "deduplication", "group", "group_limit"))
 _KNOWN = frozenset(_SHARED) | _OWN | {"priority"}
 
 

@@ -78,6 +78,7 @@ class Side:
         "attempts",
         "dlq_retries",
         "failure",
+        "group",
         "last_retry_ms",
         "letter",
         "progress",
@@ -94,6 +95,7 @@ class Side:
         self.attempts: tuple[AttemptRow, ...] = ()
         self.dlq_retries = 0
         self.failure: Failure | None = None
+        self.group: str | None = None
         self.last_retry_ms: int | None = None
         self.letter: Letter | None = None
         self.progress: int | float = 0
@@ -111,6 +113,7 @@ class SideView(NamedTuple):
     attempts: tuple[AttemptRow, ...]
     dlq_retries: int
     failure: Failure | None
+    group: str | None
     last_retry_ms: int | None
     letter: LetterView | None
     progress: int | float
@@ -126,6 +129,7 @@ def side_view(side: Side) -> SideView:
         side.attempts,
         side.dlq_retries,
         side.failure,
+        side.group,
         side.last_retry_ms,
         None if side.letter is None else _letter_view(side.letter),
         side.progress,

@@ -6,7 +6,6 @@ from ..errors import JobStateError, LockError
 from ..model.failure import Failure
 from ..model.job import ACTIVE, COMPLETED, FAILED, GATED, PENDING, JobRecord
 from ..shard.queue_state import QueueState
-from ..shard.ready_queue import seq_of
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
 from ..types import FailureReason, JobState
@@ -60,8 +59,8 @@ def promote_all(state: State, queue_name: str, limit: int | None) -> int:
             shard.gate = BROKEN
             for record in batch:
                 _promote(state, queue, record, now)
-            if batch and queue.waiters.line and not queue.paused:
-                queue.waiters.wake(len(batch))
+            if batch:
+                queue.wake(len(batch), now)
             shard.gate = OPEN
         done += len(batch)
         if not batch or done >= left:
@@ -145,16 +144,8 @@ def change_priority(
         shard.gate = BROKEN
         if record.state == GATED:
             record.priority, record.options = priority, options
-        elif queue.delayed.holds(record) or queue.anchored.holds(record):
-            index = queue.delayed if queue.delayed.holds(record) else queue.anchored
-            index.reprioritize(record, priority)
-            record.options = options
         else:
-            seq = seq_of(record) or 0
-            queue.ready.remove(record)
-            record.priority, record.options = priority, options
-            record.entered_ms = state.now()
-            queue.ready.push(record, seq)
+            queue.reprioritize(record, priority, options, state.now())
         shard.gate = OPEN
     return True
 

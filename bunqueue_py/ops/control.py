@@ -30,7 +30,7 @@ def set_paused(state: State, queue_name: str, paused: bool) -> None:
             emit(state, queue, "paused" if paused else "resumed", None, state.now())
         if not paused:
             # at least one, so that somebody minds the timer of what is delayed
-            queue.waiters.wake(max(1, len(queue.ready)))
+            queue.waiters.wake(max(1, queue.ready_count))
         shard.gate = OPEN
 
 
@@ -52,7 +52,7 @@ def drain(state: State, queue_name: str, *, delayed: bool) -> int:
                 due = sum(queue.delayed.count_due(now)) + sum(
                     queue.anchored.count_due(state.wall())
                 )
-                left = queue.pending if delayed else len(queue.ready) + due
+                left = queue.pending if delayed else queue.ready_count + due
             batch = _pending_batch(queue, min(_BITE, left), delayed=delayed)
             for record in batch:
                 forget(state, queue, record, remember=False)
@@ -74,10 +74,7 @@ def drain(state: State, queue_name: str, *, delayed: bool) -> int:
 def _pending_batch(queue: QueueState, limit: int, *, delayed: bool) -> list[JobRecord]:
     """Up to `limit` pending records, still in their places."""
     batch: list[JobRecord] = []
-    sources = [
-        *queue.ready.entered(prioritized=True),
-        *queue.ready.entered(prioritized=False),
-    ]
+    sources = [*queue.ready_streams(True), *queue.ready_streams(False)]
     if delayed:
         sources += [iter(queue.delayed.members.values()), iter(queue.anchored.members.values())]
     for source in sources:

@@ -122,7 +122,7 @@ def end_run(
         failure = failure._replace(reason=verdict.reason)
         finalize(state, queue, record, failure, now, charged=row, by_sweep=by_sweep)
         return verdict
-    del queue.active[record.id]
+    queue.leave_active(record, now)
     drop_deadlines(queue, record.delivery)
     record.requeue(verdict.retry_at_ms, now, "retrying", charged=row, by_sweep=by_sweep)
     ready = queue.place(record, now)
@@ -142,8 +142,10 @@ def announce(state: State, queue: QueueState, record: JobRecord, now: int, *, re
     """A job is back among the pending: wakes whom that concerns."""
     if queue.waiters.line and not queue.paused:
         if ready:
-            queue.waiters.wake(1)
+            queue.wake(1, now)
         else:
+            # the slot that it held is free, though it waits itself
+            queue.freed(now)
             due = queue.next_due(now, state.wall())
             if due is not None:
                 queue.waiters.due(due)

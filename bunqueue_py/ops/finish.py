@@ -42,7 +42,7 @@ def complete(
         state.results.put(job_id, data)
         size = len(data)
     delivery = record.delivery
-    if delivery is not None and delivery.timeout_ms is None:
+    if delivery is not None and delivery.timeout_ms is None and queue.groups is None:
         # what leave_stage does, in line: the way of nearly every job
         del queue.active[job_id]
         if delivery.armed_ms is not None:
@@ -51,7 +51,7 @@ def complete(
             if deadlines.stale > SWEEP_AT:
                 deadlines.sweep()
     else:
-        leave_stage(queue, record)
+        leave_stage(queue, record, now)
     record.complete(now, size)
     if record.claim is not None:
         queue.unique_keys.free(record)
@@ -71,6 +71,8 @@ def complete(
     if state.events.any:
         carried = None if data is None else {"result": data}
         emit(state, queue, "completed", job_id, now, carried)
+    if queue.limits is not None or queue.groups is not None:
+        queue.freed(now)
     if not queue.active and (queue.empty_waiters or state.events.any):
         ran_dry(state, queue, now)
 
@@ -89,7 +91,7 @@ def finalize(
     events, watchers. The one function that ends a job so. `charged` is the row of the run that
     it died in, if it did."""
     failure = failure._replace(stack=trimmed(failure.stack, record.options.stack_trace_limit))
-    leave_stage(queue, record)
+    leave_stage(queue, record, now)
     record.fail(failure, now, charged=charged, by_sweep=by_sweep)
     if record.claim is not None:
         queue.unique_keys.free(record)
@@ -118,18 +120,19 @@ def finalize(
         if keep is not False:
             _keep(state, queue, record, keep, now)
     resolve(queue, record.id, "failed", failure)
+    queue.freed(now)
     if not queue.active:
         ran_dry(state, queue, now)
 
 
-def leave_stage(queue: QueueState, record: JobRecord) -> None:
+def leave_stage(queue: QueueState, record: JobRecord, now: int) -> None:
     """Takes a live record out of the structure of its state, and gives back what it holds there."""
     if record.state == ACTIVE:
-        del queue.active[record.id]
+        queue.leave_active(record, now)
         drop_deadlines(queue, record.delivery)
     elif record.state == PENDING:
         seq = seq_of(record)
-        queue.unplace(record)
+        queue.unplace(record, now)
         record.key = departed_key(seq)
     if record.options.ttl_ms is not None and record.started_ms is None:
         queue.shard.deadlines.drop()
@@ -155,7 +158,7 @@ def forget(state: State, queue: QueueState, record: JobRecord, *, remember: bool
     elif was == FAILED:
         queue.dead.records.pop(record.id, None)
     else:
-        leave_stage(queue, record)
+        leave_stage(queue, record, state.now())
     queue.counted.pop(record.id, None)
     custom_id = record.custom_id
     if custom_id is not None and queue.custom_ids.get(custom_id) is record:

@@ -123,7 +123,7 @@ def give_back(
 ) -> None:
     """The active job is pending again, no attempt charged; its shard is held."""
     delivery = record.delivery
-    del queue.active[record.id]
+    queue.leave_active(record, now)
     drop_deadlines(queue, delivery)
     seq = None if delay_ms else seq_of(record)
     record.requeue(now + delay_ms if delay_ms else record.run_at_ms, now, "released")

@@ -9,12 +9,11 @@ from ..model.failure import Failure
 from ..model.job import Delivery, JobRecord, JobSnapshot
 from ..shard.deadlines import LEASE, TIMEOUT
 from ..shard.queue_state import QueueState
-from ..shard.ready_queue import seq_of
 from ..shard.shard import BROKEN, OPEN
 from ..shard.stalls import watch
 from ..shard.waiters import Waiter
 from ..state import State
-from ..types import FailureReason, JobState
+from ..types import ANY, FailureReason, GroupChoice, JobState
 from .finish import emit, finalize
 from .push import find_queue
 from .recover import check_open, enter, ttl_due
@@ -31,12 +30,13 @@ def pull(
     owner: str | None,
     waiter: Waiter | None = None,
     *,
+    group: GroupChoice = ANY,
     claim: bool = False,
 ) -> list[JobSnapshot]:
     """Delivers up to `limit` jobs; waits for the first up to `timeout_ms` (`None`: without end).
 
-    With `claim`, all but the first are handed out unstarted (`begin` starts them), and none that
-    has a timeout. `waiter` lets another thread end the wait with `cancel`.
+    `group`: whose jobs. With `claim`, all but the first are handed out unstarted (`begin` starts
+    them), and none that has a timeout. `waiter` lets another thread end the wait with `cancel`.
     """
     try:
         queue = state.queues[queue_name]
@@ -49,7 +49,7 @@ def pull(
         if waiter is not None and waiter.cancelled:
             return []
         shard.gate = BROKEN
-        views = _take(state, queue, limit, lease_ms, owner, claim)
+        views = _take(state, queue, limit, lease_ms, owner, group, claim)
         shard.gate = OPEN
     if shard.after:
         shard.call_after()
@@ -57,11 +57,18 @@ def pull(
         state.alarm.start()
     if views or timeout_ms == 0:
         return views
-    return _wait(state, queue, limit, timeout_ms, lease_ms, owner, waiter or Waiter(), claim=claim)
+    return _wait(
+        state, queue, limit, timeout_ms, lease_ms, owner, waiter or Waiter(group), claim=claim
+    )
 
 
 def pull_one(
-    state: State, queue_name: str, timeout_ms: int | None, lease_ms: int | None, owner: str | None
+    state: State,
+    queue_name: str,
+    timeout_ms: int | None,
+    lease_ms: int | None,
+    owner: str | None,
+    group: GroupChoice = ANY,
 ) -> JobSnapshot | None:
     """`pull` for one job: the next one, or `None`."""
     try:
@@ -74,13 +81,24 @@ def pull_one(
             enter(state, shard)
         now = state.now()
         shard.gate = BROKEN
-        if queue.delayed.members or queue.anchored.members or queue.paused:
-            record = None if queue.paused else _next(state, queue, now, 1)
+        if (
+            queue.delayed.members
+            or queue.anchored.members
+            or queue.paused
+            or queue.groups is not None
+            or queue.limits is not None
+            or group is not ANY
+        ):
+            views = _take(state, queue, 1, lease_ms, owner, group, False)
+            view = views[0] if views else None
         else:
+            # the short way of _take, in line: nothing but a lane and a heap
             record = queue.ready.pop()
             if record is not None and record.options.ttl_ms is not None:
-                record = _next_unexpired(state, queue, record, now)
-        view = None if record is None else _start(state, queue, record, now, lease_ms, owner, True)
+                record = _next_unexpired(state, queue, record, group, now)
+            view = (
+                None if record is None else _start(state, queue, record, now, lease_ms, owner, True)
+            )
         shard.gate = OPEN
     if shard.after:
         shard.call_after()
@@ -88,7 +106,7 @@ def pull_one(
         state.alarm.start()
     if view is not None or timeout_ms == 0:
         return view
-    views = _wait(state, queue, 1, timeout_ms, lease_ms, owner, Waiter(), claim=False)
+    views = _wait(state, queue, 1, timeout_ms, lease_ms, owner, Waiter(group), claim=False)
     return views[0] if views else None
 
 
@@ -110,27 +128,31 @@ def _wait(
             with queue.lock:
                 if shard.gate:
                     enter(state, shard)
-                queue.waiters.leave(waiter)
+                # the head goes back to the head: whoever stands there minds the next moment
+                first = queue.waiters.leave(waiter) or waiter.woken
                 was_woken = waiter.woken
                 shard.gate = BROKEN
                 views = []
                 if not waiter.cancelled:
-                    views = _take(state, queue, limit, lease_ms, owner, claim)
+                    views = _take(state, queue, limit, lease_ms, owner, waiter.affinity, claim)
                 now = state.now()
                 done = bool(views) or waiter.cancelled or (deadline is not None and now >= deadline)
                 if done:
                     _pass_on(state, queue, now, wake=was_woken)
                     shard.gate = OPEN
                     return views
-                queue.waiters.join(waiter, first=was_woken)
+                if queue.ready_count:
+                    # what it was woken for, or what its timer told of, may be for another
+                    queue.wake(1, now, timer=False)
+                queue.waiters.join(waiter, first=first)
                 until = _sleep_until(state, queue, waiter, now, deadline)
                 shard.gate = OPEN
             _sleep(clock, waiter, None if until is None else max(0, until - now))
     except BaseException:
-        # Ctrl-C while waiting: a wake meant for a thread that is gone must not be lost
+        # Ctrl-C while waiting: neither a wake meant for a thread that is gone nor the timer
+        # that it held may be lost
         with queue.lock:
-            queue.waiters.leave(waiter)
-            if waiter.woken:
+            if queue.waiters.leave(waiter) or waiter.woken:
                 queue.waiters.wake(1)
         raise
 
@@ -149,6 +171,11 @@ def _sleep_until(
         queue.waiters.timer_ms = due
         if due is not None and (deadline is None or due < deadline):
             return due
+    elif queue.groups is not None and not queue.paused:
+        # the head may not know of this moment: it mattered to nobody until now
+        due = queue.next_due(now, state.wall())
+        if due is not None:
+            queue.waiters.due(due)
     return deadline
 
 
@@ -156,7 +183,10 @@ def _pass_on(state: State, queue: QueueState, now: int, *, wake: bool) -> None:
     """A waiter leaves: if work remains or a timer must be held, the next in line looks."""
     if not queue.waiters.line or queue.paused:
         return
-    if (wake and len(queue.ready)) or queue.delayed.members or queue.anchored.members:
+    # whoever was woken, or came because time made room, may leave room for others
+    if queue.ready_count and (wake or queue.limits is not None or queue.groups is not None):
+        queue.wake(1, now)
+    if queue.waiters.line and queue.next_due(now, state.wall()) is not None:
         queue.waiters.wake(1)
 
 
@@ -166,49 +196,74 @@ def _take(
     limit: int,
     lease_ms: int | None,
     owner: str | None,
+    group: GroupChoice,
     claim: bool,
 ) -> list[JobSnapshot]:
     """Up to `limit` deliveries; the shard's lock is held."""
     if queue.paused:
         return []
     now = state.now()
+    moved = _promote(state, queue, now)
+    opened = 0
+    if queue.limits is not None or queue.groups is not None:
+        if queue.groups is not None:
+            opened = queue.groups.open_due(now)
+        limit = min(limit, queue.room(now))
+        if claim and (
+            queue.limits is not None or (queue.groups is not None and queue.groups.limited)
+        ):
+            # what one thread holds unstarted would count as running
+            limit = min(limit, 1)
     views: list[JobSnapshot] = []
     while len(views) < limit:
-        record = _next(state, queue, now, limit)
+        record = queue.next_record(group)
+        if record is not None and record.options.ttl_ms is not None:
+            record = _next_unexpired(state, queue, record, group, now)
         if record is None:
-            break
+            # a batch may want more than one bite of what is due
+            more = _promote(state, queue, now)
+            if not more:
+                break
+            moved += more
+            continue
         views.append(_start(state, queue, record, now, lease_ms, owner, not views or not claim))
         if claim and len(views) < limit:
             following = queue.ready.peek()
-            if record.options.timeout_ms is not None or (
-                following is not None and following.options.timeout_ms is not None
+            if following is None and queue.groups is not None:
+                following = queue.groups.peek()
+            if (
+                following is None
+                or record.options.timeout_ms is not None
+                or following.options.timeout_ms is not None
+                or (following.options.ttl_ms is not None and is_expired(following, now))
             ):
                 break
+    if queue.waiters.line:
+        # what was taken need not be what came due, unless all are of one kind
+        plain = queue.groups is None and not queue.waiters.picky
+        available = moved - len(views) if plain else moved + opened
+        if available > 0:
+            queue.wake(available, now)
     return views
 
 
-def _next(state: State, queue: QueueState, now: int, wanted: int) -> JobRecord | None:
-    """The next job to run, out of the ready queue; what has come due is moved there first."""
+def _promote(state: State, queue: QueueState, now: int) -> int:
+    """Moves what has come due to the ready queues; returns how many."""
     if queue.delayed.members or queue.anchored.members:
-        moved = queue.promote_due(now, state.wall())
-        if moved > wanted and queue.waiters.line:
-            queue.waiters.wake(moved - wanted)
-    record = queue.ready.pop()
-    if record is not None and record.options.ttl_ms is not None:
-        return _next_unexpired(state, queue, record, now)
-    return record
+        return queue.promote_due(now, state.wall())
+    return 0
 
 
 def _next_unexpired(
-    state: State, queue: QueueState, record: JobRecord | None, now: int
+    state: State, queue: QueueState, record: JobRecord | None, group: GroupChoice, now: int
 ) -> JobRecord | None:
     """The record if its ttl has not run out; otherwise ends it, and returns the next that may
     run."""
     while record is not None and is_expired(record, now):
         # back to its place first: an expired job ends as every pending one does
-        queue.ready.push(record, seq_of(record) or 0)
+        queue.put_back(record, group, now)
         expire(state, queue, record, now)
-        record = queue.ready.pop()
+        record = queue.next_record(group)
     return record
 
 
@@ -227,6 +282,13 @@ def _start(
         shard.deadlines.drop()
     expires_ms = None if lease_ms is None else now + lease_ms
     delivery = Delivery(record, state.new_token(), owner, lease_ms, expires_ms, begun)
+    # before it is active: an exception between must not leave a start that no window knows of
+    if queue.limits is not None:
+        queue.limits.started(now)
+    if record.side is not None and record.side.group is not None:
+        groups = queue.need_groups()
+        groups.count_out(record)
+        groups.started(record, now)
     record.start(delivery, now)
     queue.active[record.id] = record
     if expires_ms is not None:

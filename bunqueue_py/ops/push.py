@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from ..durations import shown
-from ..errors import SerializationError, ValidationError
+from ..errors import BulkAddError, GroupFullError, SerializationError, ValidationError
 from ..model.job import ACTIVE, REMOVED, JobRecord, JobSnapshot
 from ..model.options import MAX_BATCH, JobSpec, Own, checked_queue_name
 from ..model.side import Claim
@@ -74,6 +74,10 @@ def push(
         if shard.gate:
             enter(state, shard)
         now = state.now()
+        if isinstance(own, Own) and own.group_limit is not None:
+            full = _group_full(queue, own, now)
+            if full is not None:
+                raise full
         shard.gate = BROKEN
         if (
             (own is None or (own.__class__ is Claim and own.key not in queue.unique_keys.owners))
@@ -124,6 +128,7 @@ def push_batch(
         index, snapshot, plain = state.index, state.snapshot, state.options.default
         # with nobody to tell, the plain job of a batch takes the short way of _admit, in line
         quiet = not state.events.any and not queue.waiters.line
+        full: GroupFullError | None = None
         for record, own in drafts:
             if (
                 quiet
@@ -143,6 +148,10 @@ def push_batch(
                 queue.ready.append(record, queue.seq)
                 jobs.append(snapshot(record, _WAITING))
             else:
+                if isinstance(own, Own) and own.group_limit is not None:
+                    full = _group_full(queue, own, now)
+                    if full is not None:
+                        break
                 admitted, job_state = _admit(state, queue, record, own, now)
                 job = snapshot(admitted, job_state, admitted is not record)
                 if admitted is not record:
@@ -152,6 +161,11 @@ def push_batch(
     shard.call_after()
     if not state.alarm.served:
         state.alarm.start()
+    if full is not None:
+        i = len(jobs)
+        raise BulkAddError(
+            f"jobs[{i}]: {full}. The {i} before it were added (accepted)", accepted=jobs, index=i
+        ) from full
     return jobs
 
 
@@ -255,12 +269,39 @@ def _admit(
         emit(state, queue, "pushed", record.id, now, {"state": str(job_state)})
     if queue.waiters.line and not queue.paused:
         if ready:
-            queue.waiters.wake(1)
+            queue.wake(1, now)
         else:
             due_ms = queue.next_due(now, state.wall())
             if due_ms is not None:
                 queue.waiters.due(due_ms)
     return record, job_state
+
+
+def _group_full(queue: QueueState, own: Own, now: int) -> GroupFullError | None:
+    """The error of a job whose group is full; one that would only be found again by its custom
+    id or key, or takes the place of another of its group, is let through."""
+    if queue.groups is None or own.group is None or own.group_limit is None:
+        return None
+    group = queue.groups.by_name.get(own.group)
+    if group is None or group.pending_total < own.group_limit:
+        return None
+    holder = queue.custom_ids.get(own.custom_id) if own.custom_id is not None else None
+    if holder is not None and holder.state <= ACTIVE:
+        return None
+    if own.claim is not None:
+        if queue.unique_keys.original(own.claim, now) is not None:
+            return None
+        prior = queue.unique_keys.owner(own.claim.key, now)
+        if prior is not None and prior.state < ACTIVE and _group_of(prior) == own.group:
+            return None
+    return GroupFullError(
+        f"group {own.group!r} of queue {queue.name!r} has {group.pending_total} waiting jobs; "
+        f"group_limit={own.group_limit} allows no more. Add it later, or raise the limit"
+    )
+
+
+def _group_of(record: JobRecord) -> str | None:
+    return None if record.side is None else record.side.group
 
 
 def _apply_own(
@@ -285,6 +326,8 @@ def _apply_own(
         forget(state, queue, holder, remember=True)
     if own.tags:
         record.need_side().tags = own.tags
+    if own.group is not None:
+        record.need_side().group = own.group
     if own.run_at_wall_ms is not None:
         record.run_at_ms = own.run_at_wall_ms
         record.need_side().anchored = True

@@ -71,6 +71,8 @@ def _rebuild_queue(state: State, queue: QueueState, records: list[JobRecord], no
         deadlines = queue.shard.deadlines
         if record.state == ACTIVE:
             queue.active[record.id] = record
+            if record.side is not None and record.side.group is not None:
+                queue.need_groups().of(record).active += 1
             delivery = record.delivery
             assert delivery is not None
             if delivery.expires_ms is not None:
@@ -102,6 +104,8 @@ def _rebuild_queue(state: State, queue: QueueState, records: list[JobRecord], no
                 queue.shard.deadlines.push(record.entered_ms + keep.age_ms, RETENTION, record)
             if keep.count is not None:
                 queue.counted[record.id] = record
+    if queue.groups is not None:
+        queue.groups.update_all(now)
     for record in queue.dead.excess():
         forget(state, queue, record, remember=True)
     # last, when the replaced ones stand where `forget` looks for them; in order of admission

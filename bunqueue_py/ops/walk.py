@@ -37,9 +37,10 @@ def _begin(state: State, queue: QueueState) -> Cursor:
             if shard.gate:
                 enter(state, shard)
             shard.gate = BROKEN
-            moved = queue.promote_due(state.now(), state.wall())
-            if moved and queue.waiters.line and not queue.paused:
-                queue.waiters.wake(moved)
+            now = state.now()
+            moved = queue.promote_due(now, state.wall())
+            if moved:
+                queue.wake(moved, now)
             cursor = first_page(queue)
             shard.gate = OPEN
         if not moved:

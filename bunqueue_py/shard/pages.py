@@ -1,10 +1,10 @@
 """A walk through one queue's jobs, a page at a time, that nothing has to be kept for. Guarded.
 
 The walk goes through the structures in an order that jobs do not follow: those that are finished,
-the active, the delayed, the ready. What has been passed is passed by key. A job that changes its
-place either goes where the walk has been, or it has a new key there: an admission number or a
-number of arrival that was not yet drawn when the walk began. So no job comes twice, and one that
-stays where it is comes once.
+the active, the delayed, the ready, those of groups last and by the name of the group. What has
+been passed is passed by key. A job that changes its place either goes where the walk has been, or
+it has a new key there: an admission number or a number of arrival that was not yet drawn when the
+walk began. So no job comes twice, and one that stays where it is comes once.
 """
 
 from __future__ import annotations
@@ -19,24 +19,26 @@ from .queue_state import QueueState
 from .ready_queue import SEQ_BITS, seq_of
 
 _ARRIVAL = (1 << SEQ_BITS) - 1
-COMPLETED, DEAD, ACTIVE, DELAYED, ANCHORED, LANE, HEAP, END = range(8)
+COMPLETED, DEAD, ACTIVE, DELAYED, ANCHORED, LANE, HEAP, GROUPS, END = range(9)
 
 
 class Cursor(NamedTuple):
     """Where a walk is: in which structure, after which key there (and after which moment, for
-    finished jobs). `seq` and `arrival` were the last ones drawn when it began."""
+    finished jobs; in which group, for theirs). `seq` and `arrival` were the last ones drawn when
+    it began."""
 
     shelf: int
     key: int
     moment_ms: int
     seq: int
     arrival: int
+    group: str = ""
 
 
 def first_page(queue: QueueState) -> Cursor:
     """The cursor of a walk that begins now. What is due must have been moved before: it changes
     its structure without changing its state."""
-    return Cursor(COMPLETED, -1, -1, queue.seq, queue.ready.arrivals)
+    return Cursor(COMPLETED, -1, -1, queue.seq, queue.arrivals.last)
 
 
 def next_page(queue: QueueState, at: Cursor, limit: int) -> tuple[list[JobRecord], Cursor]:
@@ -45,6 +47,8 @@ def next_page(queue: QueueState, at: Cursor, limit: int) -> tuple[list[JobRecord
     O(limit), but for the way to the page: O(log n) for what is delayed or in the heap, a skip in
     C in the lane, and a step for each finished or active job before it.
     """
+    if at.shelf == GROUPS:
+        return _grouped(queue, at, limit)
     shelf, key, moment = at.shelf, at.key, at.moment_ms
     last: int | None
     if shelf in (COMPLETED, DEAD):
@@ -68,11 +72,35 @@ def next_page(queue: QueueState, at: Cursor, limit: int) -> tuple[list[JobRecord
     else:
         found, last = queue.ready.heaped_after(key, limit)
         if last is None or last > at.arrival:
-            found, last = [r for r in found if r.key & _ARRIVAL <= at.arrival], None
+            found, last = _arrived(found, at), None
     found = [record for record in found if _seq(record) <= at.seq]
     if last is None:
         return found, at._replace(shelf=shelf + 1, key=-1, moment_ms=-1)
     return found, at._replace(key=last, moment_ms=moment)
+
+
+def _grouped(queue: QueueState, at: Cursor, limit: int) -> tuple[list[JobRecord], Cursor]:
+    """The page in the groups' ready queues: of several groups, if they are small. O(groups +
+    limit)."""
+    found: list[JobRecord] = []
+    groups = {} if queue.groups is None else queue.groups.by_name
+    names = nsmallest(limit, (n for n, g in groups.items() if n >= at.group and len(g.ready)))
+    for name in names:
+        key: int | None = at.key if name == at.group else -1
+        while key is not None:
+            if len(found) >= limit:
+                return found, at._replace(group=name, key=key)
+            some, key = groups[name].ready.heaped_after(key, limit - len(found))
+            if key is not None and key > at.arrival:
+                some, key = _arrived(some, at), None
+            found += [record for record in some if _seq(record) <= at.seq]
+    if len(names) < limit:
+        return found, at._replace(shelf=END)
+    return found, at._replace(group=names[-1], key=at.arrival)
+
+
+def _arrived(records: list[JobRecord], at: Cursor) -> list[JobRecord]:
+    return [record for record in records if record.key & _ARRIVAL <= at.arrival]
 
 
 def _finished(

@@ -2,166 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from ..model.job import ACTIVE, COMPLETED, FAILED, PENDING, REMOVED, JobRecord
-from ..model.settings import StallSettings
 from ..types import JobCounts, JobState
-from .dead_letters import DeadLetters
-from .delayed import DelayedIndex
-from .ready_queue import ReadyQueue, Stamped, merged, seq_of, stamped
+from .places import Places
+from .ready_queue import Stamped, merged, stamped
 from .stalls import check_watched
-from .unique_keys import UniqueKeys
-from .waiters import Waiter, Waiters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from .shard import Shard
 
-MAX_PROMOTED = 512
-"""How many due jobs one pull moves to the ready queue."""
+class QueueState(Places):
+    """One queue, whole: beside what moves its jobs (`Places`), all that looks at them."""
 
-
-class QueueState:
-    """One queue: its jobs by where they stand, its waiters, its settings, its counters.
-
-    `delayed` runs by the timeline, `anchored` (run_at given as a moment) by the wall clock.
-    `admitted` minus `departed` is always the number of records that the queue has.
-    """
-
-    __slots__ = (
-        "active",
-        "admitted",
-        "anchored",
-        "completed",
-        "completed_total",
-        "counted",
-        "custom_ids",
-        "dead",
-        "delayed",
-        "departed",
-        "empty_waiters",
-        "event_seq",
-        "failed_total",
-        "lock",
-        "name",
-        "paused",
-        "ready",
-        "seq",
-        "shard",
-        "unique_keys",
-        "stalls",
-        "waiters",
-    )
-
-    def __init__(self, name: str, shard: Shard) -> None:
-        self.name = name
-        self.shard = shard
-        self.lock = shard.lock
-        self.paused = False
-        self.seq = 0
-        self.event_seq = 0
-        self.admitted = 0
-        self.departed = 0
-        self.completed_total = 0
-        self.failed_total = 0
-        self.waiters = Waiters()
-        self.empty_waiters: list[Waiter] = []
-        # not among what clear() empties: it knows keys whose records are gone
-        self.unique_keys = UniqueKeys()
-        self.stalls = StallSettings()
-        self.dead = DeadLetters()
-        self.clear()
-
-    def clear(self) -> None:
-        """Empties every structure that can be made anew from the records."""
-        self.ready = ReadyQueue()
-        self.delayed = DelayedIndex()
-        self.anchored = DelayedIndex()
-        self.active: dict[str, JobRecord] = {}
-        self.completed: OrderedDict[str, JobRecord] = OrderedDict()
-        self.counted: OrderedDict[str, JobRecord] = OrderedDict()
-        self.dead = DeadLetters(self.dead.settings)
-        self.custom_ids: dict[str, JobRecord] = {}
-
-    # -- pending jobs ------------------------------------------------------------------------
-
-    def place(self, record: JobRecord, now: int, seq: int | None = None) -> bool:
-        """Puts a pending record where it waits; says whether it is ready. `seq` is its old
-        admission number where it shall have its old place again."""
-        if seq is None:
-            self.seq += 1
-            seq = self.seq
-        if record.side is not None and record.side.anchored:
-            self.anchored.push(record, seq)
-            return False
-        if record.run_at_ms > now:
-            self.delayed.push(record, seq)
-            return False
-        self.ready.push(record, seq)
-        return True
-
-    def unplace(self, record: JobRecord) -> None:
-        """Takes a pending record out from where it waits."""
-        if self.delayed.holds(record):
-            self.delayed.remove(record)
-        elif self.anchored.holds(record):
-            self.anchored.remove(record)
-        else:
-            self.ready.remove(record)
-
-    def promote_due(self, now: int, wall: int) -> int:
-        """Moves what is due to the ready queue, at most 512; returns how many."""
-        due = self.delayed.take_due(now, MAX_PROMOTED) if self.delayed.members else []
-        if self.anchored.members and len(due) < MAX_PROMOTED:
-            for record in self.anchored.take_due(wall, MAX_PROMOTED - len(due)):
-                # from here on it lives by the timeline, in its place by how long it is due
-                record.run_at_ms = max(0, now - (wall - record.run_at_ms))
-                record.need_side().anchored = False
-                due.append(record)
-        # in the order in which they came due, which is that in which listings show them
-        for record in sorted(due, key=_run_at):
-            record.entered_ms = record.run_at_ms
-            self.ready.push(record, seq_of(record) or 0, by_time=True)
-        return len(due)
-
-    def next_due(self, now: int, wall: int) -> int | None:
-        """The timeline moment at which the next job becomes ready by time alone."""
-        moments = []
-        if self.delayed.members:
-            moments.append(self.delayed.next_ms())
-        if self.anchored.members:
-            due = self.anchored.next_ms()
-            moments.append(None if due is None else now + max(0, due - wall))
-        return min((m for m in moments if m is not None), default=None)
-
-    @property
-    def pending(self) -> int:
-        """How many jobs wait, ready or delayed."""
-        return len(self.ready) + len(self.delayed.members) + len(self.anchored.members)
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is pending or active."""
-        return not self.active and not self.pending
-
-    def settle_idle(self) -> None:
-        """Wakes those who wait for the queue to be empty, if it is."""
-        if self.empty_waiters and self.is_idle:
-            for waiter in self.empty_waiters:
-                waiter.wake()
-            self.empty_waiters.clear()
-
-    def move_to(self, record: JobRecord, run_at_ms: int, now: int, step: str) -> bool:
-        """Gives a pending record another moment, behind those that have the same; says whether
-        it is ready then. `step` is what its timeline calls it."""
-        self.unplace(record)
-        record.reschedule(run_at_ms, now, step)
-        return self.place(record, now)
-
-    # -- reading -----------------------------------------------------------------------------
+    __slots__ = ()
 
     def counts_per_priority(self) -> dict[int, int]:
         """How many jobs wait, ready or delayed, of each priority that there is; highest first.
@@ -170,6 +27,8 @@ class QueueState:
         sums = Counter({0: lane} if lane else {})
         for part in (self.ready.tally, self.delayed.tally, self.anchored.tally):
             sums.update(part)
+        if self.groups is not None:
+            sums.update(self.groups.tally)
         return dict(sorted(sums.items(), reverse=True))
 
     def not_due(self, now: int, wall: int, limit: int) -> list[JobRecord]:
@@ -193,7 +52,9 @@ class QueueState:
     def counts(self, now: int, wall: int) -> JobCounts:
         """Counts by state, judged now; O(log n) and moves nothing."""
         prioritized = self.ready.prioritized
-        waiting = len(self.ready) - prioritized
+        if self.groups is not None:
+            prioritized += self.groups.prioritized
+        waiting = self.ready_count - prioritized
         delayed = len(self.delayed.members) + len(self.anchored.members)
         for index, moment in ((self.delayed, now), (self.anchored, wall)):
             if index.members:
@@ -219,9 +80,8 @@ class QueueState:
         """The records in that state, as streams in the order in which they entered it."""
         if state in (JobState.WAITING, JobState.PRIORITIZED):
             high = state is JobState.PRIORITIZED
-            ready = self.ready.entered(prioritized=high, newest_first=newest_first)
             return [
-                *(map(stamped, stream) for stream in ready),
+                *(map(stamped, s) for s in self.ready_streams(high, newest_first=newest_first)),
                 self.delayed.due(now, 0, prioritized=high, newest_first=newest_first),
                 self.anchored.due(wall, now - wall, prioritized=high, newest_first=newest_first),
             ]
@@ -238,6 +98,17 @@ class QueueState:
         records = reversed(kept.values()) if newest_first else iter(kept.values())
         return [map(stamped, records)]
 
+    def ready_streams(self, high: bool, *, newest_first: bool = False) -> list[Iterator[JobRecord]]:
+        """The ready records of priority above 0 or not, in streams in the order of entering."""
+        queues = [self.ready]
+        if self.groups is not None:
+            queues += self.groups.streams()
+        return [
+            stream
+            for ready in queues
+            for stream in ready.entered(prioritized=high, newest_first=newest_first)
+        ]
+
     def listing(
         self, states: Sequence[JobState], now: int, wall: int, *, newest_first: bool = False
     ) -> Iterator[JobRecord]:
@@ -249,10 +120,7 @@ class QueueState:
 
     def records(self) -> Iterator[JobRecord]:
         """Every record of the queue, in no particular order."""
-        for pending in (
-            *self.ready.entered(prioritized=True),
-            *self.ready.entered(prioritized=False),
-        ):
+        for pending in (*self.ready_streams(True), *self.ready_streams(False)):
             yield from pending
         for kept in (
             self.delayed.members,
@@ -269,6 +137,10 @@ class QueueState:
         self.delayed.check()
         self.anchored.check()
         self.dead.check()
+        if self.groups is not None:
+            self.groups.check(self.active, now)
+        if self.limits is not None:
+            self.limits.check()
         assert all(r.state == ACTIVE and r.delivery for r in self.active.values()), "active"
         for record in self.active.values():
             assert record.delivery is not None
@@ -284,10 +156,6 @@ class QueueState:
             f"{self.name}: {self.admitted} came, {self.departed} left, but {size} are here"
         )
         assert len(self.waiters) == len(set(self.waiters.line)), "a waiter stands twice in line"
-
-
-def _run_at(record: JobRecord) -> int:
-    return record.run_at_ms
 
 
 def _moment(entry: tuple[int, JobRecord]) -> int:

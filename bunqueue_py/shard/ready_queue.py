@@ -44,12 +44,22 @@ def departed_key(seq: int | None) -> int:
     return NOWHERE if seq is None else _LIMIT | seq
 
 
+class Arrivals:
+    """The number of the last arrival in any heap of one queue; it only grows."""
+
+    __slots__ = ("last",)
+
+    def __init__(self) -> None:
+        self.last = 0
+
+
 class ReadyQueue:
     """Ready jobs in the order they will run.
 
     A place in the heap is one integer, smaller first: priority descending; then LIFO before FIFO;
     LIFO newest first, FIFO by run_at and admission number. Its lowest bits are the number of its
-    arrival in the heap, so that no key ever comes twice.
+    arrival in the heap, so that no key ever comes twice. `arrivals` draws it: the ready queues of
+    one queue's groups have it in common with that of the ungrouped jobs.
 
     The lane takes jobs of priority 0, FIFO, as they are pushed: its order is that of admission,
     and a record's `key` there is its bare admission number. Everything else, and whatever comes
@@ -78,7 +88,7 @@ class ReadyQueue:
         "tally",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, arrivals: Arrivals | None = None) -> None:
         self.lane: deque[JobRecord] = deque()
         self.lane_stale = 0
         self.heap: list[int] = []
@@ -87,7 +97,7 @@ class ReadyQueue:
         self.low: dict[int, JobRecord] = {}
         self.low_promoted: dict[int, JobRecord] = {}
         self.arrived: list[int] = []
-        self.arrivals = 0
+        self.arrivals = Arrivals() if arrivals is None else arrivals
         self.heaped = 0
         self.prioritized = 0
         self.tally: dict[int, int] = {}
@@ -109,8 +119,8 @@ class ReadyQueue:
             place |= _LIMIT - 1 - seq
         else:
             place |= _FIFO | record.run_at_ms << SEQ_BITS | seq
-        self.arrivals += 1
-        key = record.key = place << SEQ_BITS | self.arrivals
+        self.arrivals.last = arrival = self.arrivals.last + 1
+        key = record.key = place << SEQ_BITS | arrival
         if priority > 0:
             self.prioritized += 1
             (self.promoted if by_time else self.members)[key] = record

@@ -52,11 +52,16 @@ class UniqueKeys:
     def judge(self, claim: Claim, now: int) -> JobRecord | None:
         """The owner of which a newcomer with that claim is a duplicate, its ttl reset if the
         newcomer so asks; `None` if the newcomer may come in."""
+        owner = self.original(claim, now)
+        if owner is not None and claim.mode == EXTEND:
+            _extend(claim_of(owner), claim.ttl_ms, now)
+        return owner
+
+    def original(self, claim: Claim, now: int) -> JobRecord | None:
+        """What `judge` would answer; changes nothing."""
         owner = self.owner(claim.key, now)
         if owner is None or (claim.mode == REPLACE and owner.state <= ACTIVE):
             return None
-        if claim.mode == EXTEND:
-            _extend(claim_of(owner), claim.ttl_ms, now)
         return owner
 
     def take(self, record: JobRecord, now: int) -> JobRecord | None:

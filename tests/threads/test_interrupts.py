@@ -29,6 +29,7 @@ import bunqueue_py
 from bunqueue_py import (
     Ack,
     Backoff,
+    BulkAddError,
     BunqueueError,
     Deduplication,
     Job,
@@ -1034,6 +1035,202 @@ def a_late_pass(world: World) -> Verb:
     return verb
 
 
+# -- groups and limits -----------------------------------------------------------------------
+
+
+def groups_to_spare(world: World) -> None:
+    """Groups with ready, delayed, blocked and paused jobs; whatever blocks them ends by itself or
+    in the aftermath."""
+    groups = Queue("q", world.manager).groups
+    for group in ("a", "b", "blocked", "paused"):
+        world.push(1, group=group)
+        world.push(2, group=group, priority=3)
+        world.push(3, group=group, delay=20)
+    groups["blocked"].set_concurrency(1)
+    groups["b"].set_rate_limit(5, per=7)
+    groups["paused"].pause()
+    held = world.manager.pull("q", lock_duration=LEASE, group="blocked")
+    assert held is not None
+    world.held.append(held)
+
+    def aftermath() -> None:
+        groups["paused"].resume()
+        groups["b"].clear_rate_limit()
+        settled(world)
+
+    world.aftermath = aftermath
+
+
+def settled(world: World) -> None:
+    """What limits a queue may have is all taken back; the places of its groups are right."""
+    queue = Queue("q", world.manager)
+    queue.limits.set_concurrency(None)
+    queue.limits.clear_rate_limit()
+    queue.limits.cool_down(0)
+    for name in queue.groups:
+        queue.groups[name].set_concurrency(None)
+        queue.groups[name].clear_rate_limit()
+        queue.groups[name].cool_down(0)
+        queue.groups[name].resume()
+    check(world.manager._state)
+
+
+@scenario
+def push_into_a_group(world: World) -> Verb:
+    groups_to_spare(world)
+
+    def verb() -> None:
+        world.push("new", group="fresh", group_limit=5)
+        world.push("new", group="b", priority=7)
+        world.push("new", group="blocked")
+
+    return verb
+
+
+@scenario
+def push_a_batch_into_a_full_group(world: World) -> Verb:
+    groups_to_spare(world)
+
+    def verb() -> None:
+        specs = [JobSpec("j", i, group="c", group_limit=2) for i in range(3)]
+        try:
+            world.manager.push_batch("q", specs)
+        except BulkAddError as error:
+            world.pushed += [job.id for job in error.accepted]  # type: ignore[attr-defined]
+
+    return verb
+
+
+@scenario
+def pull_of_grouped_jobs(world: World) -> Verb:
+    groups_to_spare(world)
+
+    def verb() -> None:
+        for _ in range(3):
+            world.held.append(world.manager.pull("q", lock_duration=LEASE))
+        world.held.append(world.manager.pull("q", lock_duration=LEASE, group="b"))
+
+    return verb
+
+
+@scenario
+def pull_of_grouped_jobs_past_an_expired_one(world: World) -> Verb:
+    groups_to_spare(world)
+    world.push("stale", group="a", priority=9, ttl=1)
+    world.clock.advance(seconds=2)
+    return lambda: world.held.append(world.manager.pull("q", lock_duration=LEASE))
+
+
+@scenario
+def pull_of_what_time_lets_start(world: World) -> Verb:
+    groups_to_spare(world)
+    groups = Queue("q", world.manager).groups
+    groups["a"].cool_down(5)
+    groups["passing"].cool_down(5)
+    Queue("q", world.manager).limits.set_rate_limit(1, per=5)
+    world.held.append(world.manager.pull("q", lock_duration=LEASE))
+    world.clock.advance(seconds=21)
+    return lambda: world.held.extend(world.manager.pull_batch("q", 9, lock_duration=LEASE))
+
+
+@scenario
+def ack_of_a_grouped_job(world: World) -> Verb:
+    groups_to_spare(world)
+    return lambda: world.manager.ack(world.held[0], 1)
+
+
+@scenario
+def fail_of_a_grouped_job(world: World) -> Verb:
+    groups_to_spare(world)
+    return lambda: world.manager.fail(world.held[0], "once")
+
+
+@scenario
+def release_of_a_grouped_job(world: World) -> Verb:
+    groups_to_spare(world)
+    return lambda: world.manager.release(world.held[0])
+
+
+@scenario
+def expiry_of_a_grouped_job(world: World) -> Verb:
+    groups_to_spare(world)
+    world.clock.advance(seconds=LEASE + 1)
+    return world.manager.run_pending
+
+
+@scenario
+def remove_grouped_jobs(world: World) -> Verb:
+    groups_to_spare(world)
+    jobs = [world.push(0, group="a"), world.push(0, group="c"), world.push(0, group="c", delay=5)]
+    world.may_go |= {job.id for job in jobs}
+    return lambda: [world.manager.remove(job) for job in jobs]
+
+
+@scenario
+def drain_groups(world: World) -> Verb:
+    groups_to_spare(world)
+    world.may_go |= set(world.pushed)
+    return lambda: world.manager.drain("q")
+
+
+@scenario
+def limits_of_the_queue(world: World) -> Verb:
+    groups_to_spare(world)
+    limits = Queue("q", world.manager).limits
+
+    def verb() -> None:
+        limits.set_concurrency(1)
+        limits.set_rate_limit(2, per=5, ttl=50)
+        limits.set_rate_limit(1, per=5)
+        limits.cool_down(3)
+        limits.status()
+        limits.clear_rate_limit()
+        limits.set_concurrency(None)
+
+    return verb
+
+
+@scenario
+def settings_of_groups(world: World) -> Verb:
+    groups_to_spare(world)
+    groups = Queue("q", world.manager).groups
+
+    def verb() -> None:
+        for name in ("a", "blocked", "ghost"):
+            group = groups[name]
+            group.pause()
+            group.resume()
+            group.set_concurrency(2)
+            group.set_rate_limit(1, per=5)
+            group.set_rate_limit(3, per=5)
+            group.cool_down(2)
+            group.cool_down(0)
+            group.clear_rate_limit()
+            group.set_concurrency(None)
+        list(groups)
+
+    return verb
+
+
+@scenario
+def group_concurrency_of_a_worker(world: World) -> Verb:
+    groups_to_spare(world)
+    backend = world.manager.backend
+
+    def verb() -> None:
+        backend.bound_groups("q", "worker", 1)
+        backend.bound_groups("q", "worker", None)
+
+    before = world.aftermath
+
+    def aftermath() -> None:
+        backend.bound_groups("q", "worker", None)
+        before()
+
+    world.aftermath = aftermath
+    return verb
+
+
 def sweep(name: str, error: type[BaseException], step: int = 1, **config: Any) -> None:
     """Interrupts the scenario at every `step`-th line, then once not at all; fails with the list
     of all lines after which the books did not balance."""
@@ -1079,9 +1276,12 @@ def test_an_exception_at_any_line_of_a_verb_leaves_balanced_books(
     sweep(name, error)
 
 
+@pytest.mark.parametrize("prepare", [some_neighbours, groups_to_spare])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_an_exception_in_the_rebuild_itself_is_made_good_by_the_next_call(
-    error: type[BaseException], caplog: pytest.LogCaptureFixture
+    error: type[BaseException],
+    prepare: Callable[[World], None],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The section is broken off in a pull, and then at every line of what mends it."""
     caplog.set_level(100)
@@ -1093,7 +1293,7 @@ def test_an_exception_in_the_rebuild_itself_is_made_good_by_the_next_call(
         world.complete(custom_id="mine")
         world.fail_for_good()
         world.hold(timeout=1000)
-        some_neighbours(world)
+        prepare(world)
         with pytest.raises(error), Trap(30, error):
             world.manager.pull("q", lock_duration=LEASE)
         trap = Trap(at, error)
@@ -1220,6 +1420,69 @@ def test_an_exception_in_what_wakes_a_blocked_pull_loses_no_wake(
             manager.push("q", "one more")
             assert blocked.done.wait(TIMEOUT / 2), f"the waiter slept on after {hit}"
             assert blocked.job is not None
+            check(manager._state)
+    assert at > 5
+
+
+LIMITED_WAKERS: dict[str, tuple[Callable[[Queue], object], Callable[[Queue, Job], object]]] = {
+    "ack, group": (
+        lambda queue: queue.groups["a"].set_concurrency(1),
+        lambda queue, job: queue.manager.ack(job),
+    ),
+    "ack, queue": (
+        lambda queue: queue.limits.set_concurrency(1),
+        lambda queue, job: queue.manager.ack(job),
+    ),
+    "release": (
+        lambda queue: queue.groups["a"].set_concurrency(1),
+        lambda queue, job: queue.manager.release(job, delay=60),
+    ),
+    "raise a limit": (
+        lambda queue: queue.limits.set_concurrency(1),
+        lambda queue, job: queue.limits.set_concurrency(2),
+    ),
+    "end a cool-down": (
+        lambda queue: queue.groups["a"].cool_down(3600),
+        lambda queue, job: queue.groups["a"].cool_down(0),
+    ),
+    "resume a group": (
+        lambda queue: queue.groups["a"].pause(),
+        lambda queue, job: queue.groups["a"].resume(),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("waker", LIMITED_WAKERS)
+def test_an_exception_in_what_lets_a_limited_job_start_loses_no_wake(
+    waker: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Wherever it lands: once the verb has been repeated the waiting thread has its job."""
+    caplog.set_level(100)
+    block, unblock = LIMITED_WAKERS[waker]
+    at = 0
+    hit: str | None = "the start"
+    while hit is not None:
+        at += 1
+        with QueueManager(background=False, config=ManagerConfig(shards=1)) as manager:
+            queue = Queue("q", manager)
+            manager.push("q", group="a")
+            job = manager.pull("q")
+            assert job is not None
+            block(queue)
+            manager.push("q", "blocked", group="a")
+            blocked = Blocked(manager)
+            trap = Trap(at, KeyboardInterrupt)
+            try:
+                with trap:
+                    unblock(queue, job)
+            except KeyboardInterrupt:
+                assert trap.hit is not None
+                unblock(queue, job)
+            hit = trap.hit
+            assert blocked.done.wait(TIMEOUT / 2), f"the waiter slept on after {hit}"
+            assert blocked.job is not None
+            assert blocked.job.data == "blocked"
             check(manager._state)
     assert at > 5
 

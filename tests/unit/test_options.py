@@ -124,6 +124,8 @@ BAD: dict[str, list[object]] = {
     "ttl": [*BAD_DURATIONS, *NOT_ZERO],
     "custom_id": BAD_NAMES,
     "deduplication": BAD_DEDUPLICATIONS,
+    "group": BAD_NAMES,
+    "group_limit": [*(bad for bad in BAD_INTS if bad is not None), 0, -1, 1_000_001],
     "lifo": BAD_BOOLS,
     "remove_on_complete": BAD_KEEPS,
     "remove_on_fail": BAD_KEEPS,
@@ -148,6 +150,8 @@ GOOD: dict[str, list[object]] = {
     "deduplication": [None, Deduplication("x"), Deduplication("\N{SNOWMAN}" * 256),
                       Deduplication("a", 1e-9, "extend"), Deduplication("a", LONGEST, "replace"),
                       Deduplication("b", timedelta(seconds=1), hold="ttl")],
+    "group": ["x", "x" * 256, "\N{SNOWMAN} with spaces", None],
+    "group_limit": [1, 1_000_000, None],
     "lifo": [True, False],
     "remove_on_complete": [True, False, KeepJobs(count=0), KeepJobs(count=1_000_000),
                            KeepJobs(age=0), KeepJobs(age=LONGEST), KeepJobs(count=5, age=1.5)],
@@ -156,6 +160,8 @@ GOOD: dict[str, list[object]] = {
     "stack_trace_limit": [0, 10, 1000],
     "stall_timeout": [0.001, 1e-9, 5, LONGEST, None],
 }  # fmt: skip
+NEEDS: dict[str, dict[str, Any]] = {"group_limit": {"group": "acme"}}
+"""What an option cannot do without."""
 
 
 def test_the_tables_below_know_every_option() -> None:
@@ -191,9 +197,18 @@ def test_a_bad_value_in_a_batch_names_its_job(
 @pytest.mark.parametrize("option", KNOWN)
 def test_a_good_value_is_accepted(manager: QueueManager, option: str, door: Door) -> None:
     for value in GOOD[option]:
-        door(manager, "mail", {option: value})
+        door(manager, "mail", {option: value, **NEEDS.get(option, {})})
         check(manager._state)
         manager.obliterate("mail")
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_group_limit_without_a_group_is_refused(manager: QueueManager, door: Door) -> None:
+    before = books(manager)
+    for options in ({"group_limit": 5}, {"group_limit": 5, "group": None}):
+        with pytest.raises(ValidationError, match="group_limit needs a group"):
+            door(manager, "mail", options)
+    assert manager.counts() == before[1]  # type: ignore[index]
 
 
 @pytest.mark.parametrize("door", DOORS)
