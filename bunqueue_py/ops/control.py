@@ -115,7 +115,7 @@ def obliterate(state: State, queue_name: str, *, force: bool) -> int:
     return len(records)
 
 
-def remove(state: State, job_id: str, of: str | None = None) -> None:
+def remove(state: State, job_id: str, of: str | None = None, *, only_dead: bool = False) -> None:
     """Removes a job that is not active (of the queue `of`, if given). Raises `JobNotFoundError`,
     `JobStateError`."""
     record, queue = _find(state, job_id, of)
@@ -124,6 +124,8 @@ def remove(state: State, job_id: str, of: str | None = None) -> None:
         if shard.gate:
             enter(state, shard)
         _still_there(state, record)
+        if only_dead and record.state != FAILED:
+            raise _not_dead(job_id)
         if record.state == ACTIVE:
             raise JobStateError(
                 f"job {job_id} is active and cannot be removed; wait until it has finished",
@@ -131,14 +133,15 @@ def remove(state: State, job_id: str, of: str | None = None) -> None:
             )
         shard.gate = BROKEN
         now = state.now()
+        was_pending = record.state not in (COMPLETED, FAILED)
         removed(state, queue, record, now)
-        if not queue.active:
+        if was_pending and not queue.active:
             ran_dry(state, queue, now)
         shard.gate = OPEN
     shard.call_after()
 
 
-def retry(state: State, job_id: str, of: str | None = None) -> None:
+def retry(state: State, job_id: str, of: str | None = None, *, only_dead: bool = False) -> None:
     """Runs a failed or completed job (of the queue `of`, if given) again, with fresh attempts.
     Raises `JobNotFoundError`, `JobStateError` for a job that is still to run or running."""
     record, queue = _find(state, job_id, of)
@@ -148,6 +151,8 @@ def retry(state: State, job_id: str, of: str | None = None) -> None:
             enter(state, shard)
         _still_there(state, record)
         now = state.now()
+        if only_dead and record.state != FAILED:
+            raise _not_dead(job_id)
         if record.state not in (COMPLETED, FAILED):
             what = queue.state_of(record, now, state.wall())
             raise JobStateError(
@@ -188,15 +193,13 @@ def revive(state: State, queue: QueueState, record: JobRecord, now: int) -> None
 def remove_dead(state: State, job_id: str, of: str) -> None:
     """Removes a dead letter of the queue `of`. Raises `JobNotFoundError`, `JobStateError` for a
     job that is none."""
-    _require_dead(state, job_id, of)
-    remove(state, job_id, of)
+    remove(state, job_id, of, only_dead=True)
 
 
 def retry_dead(state: State, job_id: str, of: str) -> None:
     """Retries a dead letter of the queue `of`. Raises `JobNotFoundError`, `JobStateError` for a
     job that is none."""
-    _require_dead(state, job_id, of)
-    retry(state, job_id, of)
+    retry(state, job_id, of, only_dead=True)
 
 
 def dead_entries(
@@ -217,10 +220,8 @@ def dead_entries(
         return views, len(queue.dead)
 
 
-def _require_dead(state: State, job_id: str, of: str) -> None:
-    record, _ = _find(state, job_id, of)
-    if record.state != FAILED:
-        raise JobStateError(f"job {job_id} is not among the dead letters", job_id=job_id)
+def _not_dead(job_id: str) -> JobStateError:
+    return JobStateError(f"job {job_id} is not among the dead letters", job_id=job_id)
 
 
 def _find(state: State, job_id: str, of: str | None) -> tuple[JobRecord, QueueState]:

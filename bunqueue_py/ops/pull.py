@@ -16,7 +16,7 @@ from ..state import State
 from ..types import FailureReason, JobState
 from .finish import emit, finalize
 from .push import find_queue
-from .recover import check_open, enter, ttl_due
+from .recover import enter, ttl_due
 
 _ACTIVE = JobState.ACTIVE
 
@@ -35,7 +35,7 @@ def pull(
     """Delivers up to `limit` jobs; waits for the first up to `timeout_ms` (`None`: without end).
 
     With `claim`, all but the first are handed out unstarted (`begin` starts them), and none that
-    has a timeout. `waiter` lets another thread end the wait with `cancel`.
+    has a timeout or a ttl. `waiter` lets another thread end the wait with `cancel`.
     """
     try:
         queue = state.queues[queue_name]
@@ -128,9 +128,9 @@ def _wait(
     except BaseException:
         # Ctrl-C while waiting: a wake meant for a thread that is gone must not be lost
         with queue.lock:
+            # nor the timer that it may have minded as the head of the line
             queue.waiters.leave(waiter)
-            if waiter.woken:
-                queue.waiters.wake(1)
+            queue.waiters.wake(1)
         raise
 
 
@@ -179,11 +179,20 @@ def _take(
         views.append(_start(state, queue, record, now, lease_ms, owner, not views or not claim))
         if claim and len(views) < limit:
             following = queue.ready.peek()
-            if record.options.timeout_ms is not None or (
-                following is not None and following.options.timeout_ms is not None
-            ):
+            if _alone(record) or (following is not None and _alone(following)):
                 break
+    if queue.waiters.line and len(queue.ready):
+        # what this one leaves, another may take: it may have come due just now
+        queue.waiters.wake(1)
     return views
+
+
+def _alone(record: JobRecord) -> bool:
+    """Whether the job must not wait in a batch: its time would run while it is not begun."""
+    options = record.options
+    return options.timeout_ms is not None or (
+        options.ttl_ms is not None and record.started_ms is None
+    )
 
 
 def _next(state: State, queue: QueueState, now: int, wanted: int) -> JobRecord | None:
@@ -235,13 +244,14 @@ def _start(
             state.alarm.set(expires_ms)
     if begun:
         if options.timeout_ms is not None:
-            _arm_timeout(state, queue, delivery, now)
+            arm_timeout(state, queue, delivery, now)
         if state.events.any:
             emit(state, queue, "active", record.id, now)
     return state.snapshot(record, _ACTIVE)
 
 
-def _arm_timeout(state: State, queue: QueueState, delivery: Delivery, now: int) -> None:
+def arm_timeout(state: State, queue: QueueState, delivery: Delivery, now: int) -> None:
+    """The run begins now: its timeout is counted from here."""
     assert delivery.record.options.timeout_ms is not None
     delivery.timeout_ms = due = now + delivery.record.options.timeout_ms
     queue.shard.deadlines.push(due, TIMEOUT, delivery)
@@ -264,34 +274,6 @@ def is_expired(record: JobRecord, now: int) -> bool:
     if record.options.ttl_ms is None or record.started_ms is not None:
         return False
     return now >= ttl_due(record)
-
-
-def begin(state: State, job_id: str, token: str | None) -> bool:
-    """The handler of a claimed job starts now: stamps it. False if the delivery has ended."""
-    record = state.index.get(job_id)
-    if record is None:
-        check_open(state)
-        return False
-    queue: QueueState = record.queue
-    shard = queue.shard
-    with queue.lock:
-        if shard.gate:
-            enter(state, shard)
-        delivery = record.delivery
-        if delivery is None or delivery.token != token:
-            return False
-        if delivery.begun:
-            return True
-        shard.gate = BROKEN
-        now = state.now()
-        delivery.begun = True
-        record.started_ms = record.entered_ms = now
-        if record.options.timeout_ms is not None:
-            _arm_timeout(state, queue, delivery, now)
-        if state.events.any:
-            emit(state, queue, "active", job_id, now)
-        shard.gate = OPEN
-    return True
 
 
 def cancel(state: State, queue_name: str, waiter: Waiter) -> None:
