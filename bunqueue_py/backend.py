@@ -10,7 +10,7 @@ from .client.job import Job
 from .client.protocol import Closable, WaitHandle
 from .clock import Clock
 from .model.failure import describe
-from .ops import ack, fail, leases, limits, pull, push, query, recover
+from .ops import ack, begin, fail, leases, limits, pull, push, query, recover
 from .shard.waiters import Waiter
 from .state import State
 from .tasks.scheduler import Report, Task, TaskLoop
@@ -50,7 +50,7 @@ class EngineBackend:
         )
 
     def begin(self, job_id: str, token: str | None) -> bool:
-        return pull.begin(self._state, job_id, token)
+        return begin.begin(self._state, job_id, token)
 
     def settle(self, items: Sequence[tuple[str, str | None, bytes | None]]) -> list[Outcome]:
         return ack.ack_batch(self._state, items)
@@ -82,8 +82,11 @@ class EngineBackend:
     def decode(self, data: bytes) -> Any:
         return self._state.loads(data)
 
-    def give_back(self, job_id: str, token: str | None, *, started: bool) -> bool:
-        return leases.release(self._state, job_id, token, 0, started=started)
+    def give_back(self, job_id: str, token: str | None) -> bool:
+        return leases.release(self._state, job_id, token, 0)
+
+    def give_back_unstarted(self, items: Sequence[tuple[str, str | None]]) -> None:
+        leases.release_unstarted(self._state, items)
 
     def renew(self, items: Sequence[tuple[str, str | None]]) -> list[bool]:
         return leases.renew_batch(self._state, items)

@@ -46,3 +46,14 @@ def configure(storage: MemoryStorage | None = None, **config: Any) -> None:
                 "the default manager is open already; call configure() before its first use"
             )
         _chosen = chosen
+
+
+def _forget_in_child() -> None:
+    """A forked child opens its own: the one of its parent refuses every call."""
+    global _lock, _manager
+    _lock = threading.Lock()
+    _manager = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)

@@ -44,7 +44,9 @@ def to_ms(value: Duration, option: str, *, zero: bool = True) -> int:
         raise ValidationError(
             f"{option} must be seconds (int or float) or a timedelta, not {shown(value)}"
         )
-    elif not -_MAX_SECONDS <= value <= _MAX_SECONDS:  # NaN and infinity end here too
+    elif value < 0:
+        raise ValidationError(f"{option} must not be negative, not {shown(value)}")
+    elif not value <= _MAX_SECONDS:  # NaN and infinity end here too
         raise ValidationError(f"{option} must be at most 36,500 days, not {shown(value)} seconds")
     elif isinstance(value, int):
         ms = value * 1000
@@ -53,8 +55,6 @@ def to_ms(value: Duration, option: str, *, zero: bool = True) -> int:
         ms = math.ceil(round(value * 1000, 6))
         if ms == 0 and value > 0:
             ms = 1
-        elif value < 0:
-            ms = -1
     if ms < 0:
         raise ValidationError(f"{option} must not be negative, not {shown(value)}")
     if ms > MAX_DURATION_MS:

@@ -8,9 +8,9 @@ from typing import Any
 
 from .clock import Clock
 from .durations import shown
-from .errors import ValidationError
+from .errors import ManagerClosedError, ValidationError
 from .model.events import EVENT_TYPES, JobEvent, Mailbox, RawEvent, event_of
-from .model.options import checked_queue_name
+from .model.options import checked_iterable, checked_queue_name
 from .state import State
 from .sync import nothing_held
 
@@ -50,9 +50,11 @@ class EventHub:
             fn(event_of(raw, loads))
 
         mailbox = Mailbox(f"events-{next(self._numbers)}", deliver, self._clock.timeline_ms)
+        remove = self._state.events.add(mailbox, name, wanted)
+        if remove is None:
+            raise ManagerClosedError("this manager is closed; open a new QueueManager")
         if self._threaded:
             mailbox.start()
-        remove = self._state.events.add(mailbox, name, wanted)
 
         def unsubscribe() -> None:
             remove()
@@ -69,6 +71,7 @@ class EventHub:
 
     def close(self, timeout: float | None = None) -> bool:
         """Delivers what is buffered, then ends the threads; says whether they ended in time."""
+        self._state.events.close()
         mailboxes = self._state.events.mailboxes()
         if not self._threaded:
             self.drain()
@@ -86,10 +89,10 @@ class EventHub:
 def _types(types: str | Iterable[str] | None) -> frozenset[str] | None:
     if types is None:
         return None
-    wanted = frozenset((types,) if isinstance(types, str) else types)
-    unknown = wanted - EVENT_TYPES
+    wanted = (types,) if isinstance(types, str) else tuple(checked_iterable(types, "types"))
+    unknown = [kind for kind in wanted if kind not in EVENT_TYPES]
     if unknown:
         raise ValidationError(
-            f"types must be among {', '.join(sorted(EVENT_TYPES))}, not {shown(sorted(unknown)[0])}"
+            f"types must be among {', '.join(sorted(EVENT_TYPES))}, not {shown(unknown[0])}"
         )
-    return wanted
+    return frozenset(wanted)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -35,6 +36,7 @@ from .model.options import (
     JobSpec,
     checked_bool,
     checked_int,
+    checked_iterable,
     checked_name,
     checked_queue_name,
 )
@@ -68,7 +70,7 @@ from .ops import close as ops_close
 from .shard.shard import FORKED
 from .state import State, build_state
 from .storage.memory import MemoryStorage
-from .sync import MANAGER, make_lock
+from .sync import MANAGER, make_lock, spawn
 from .tasks import deadlines
 from .tasks.scheduler import Task, TaskLoop
 from .tasks.stalls import LatePasses
@@ -87,6 +89,7 @@ from .types import (
 )
 
 EXIT_TIMEOUT = 5.0
+_LOCKING = frozenset(f"{__package__}.{room}" for room in ("ops", "shard", "stores", "tasks"))
 DEFAULT_LOCK = 30
 _STATE_NAMES = ", ".join(query.ALL_STATES)
 
@@ -169,9 +172,15 @@ class QueueManager:
         """Closes the workers (each waits for its handlers, up to `timeout`, else to its own
         `close_timeout`), then every queue, the listeners and the threads. Says whether all ended
         in time. Every later call raises `ManagerClosedError`. Idempotent, and safe from a handler
-        or a listener."""
+        or a listener; from a signal handler or finaliser that has interrupted another call it
+        closes in the background and returns False at once."""
         timeout_ms = timeout_to_ms(timeout)
         self._refuse_in_child()
+        if _inside_a_section():
+            # a signal handler or finaliser has interrupted a call of ours that may hold a lock:
+            # waiting for it here would be waiting for ourselves
+            spawn("closer", lambda: self._close_later(timeout))
+            return False
         with self._lifecycle:
             first = self._closed is None
             if self._closed is None:
@@ -199,6 +208,9 @@ class QueueManager:
             atexit.unregister(self._at_exit)
             closed.set()
         return ended
+
+    def _close_later(self, timeout: Duration | None) -> None:
+        self.close(timeout)
 
     def _refuse_in_child(self) -> None:
         shard = self._state.shards.shards[0]
@@ -331,7 +343,10 @@ class QueueManager:
         settled: list[tuple[str, str | None, bytes | None]] = []
         broken: list[tuple[int, str, str | None, Exception]] = []
         dumps, bound = self._state.dumps, self._state.config.max_data_bytes
-        for job, result, token in _bounded(items):
+        for item in _bounded(items):
+            if not isinstance(item, Ack):
+                raise ValidationError(f"items must be Ack(job, result), not {shown(item)}")
+            job, result, token = item
             if job.__class__ is Job and token is None:
                 job_id, token = job._id, job.token
             else:
@@ -816,6 +831,17 @@ class _AtExit:
                 manager.close(EXIT_TIMEOUT)
 
 
+def _inside_a_section() -> bool:
+    """Whether the calling thread is already inside a verb or a store of ours, further up its
+    stack: then a signal handler or a finaliser is calling."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        if frame.f_globals.get("__package__") in _LOCKING:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
 def _disown_in_children(state: State) -> None:
     if not hasattr(os, "register_at_fork"):
         return
@@ -858,7 +884,7 @@ def _lease_ms(duration: Duration | None) -> int | None:
 
 
 def _bounded(items: Iterable[Any]) -> list[Any]:
-    found = list(items)
+    found = list(checked_iterable(items, "items"))
     if len(found) > MAX_BATCH:
         raise ValidationError(f"a batch takes at most {MAX_BATCH:,} items, not {len(found):,}")
     return found
@@ -869,8 +895,8 @@ def _states(states: Any) -> tuple[JobState, ...]:
         return query.ALL_STATES
     if isinstance(states, str):
         states = (states,)
-    wanted = []
-    for state in states:
+    wanted: list[JobState] = []
+    for state in checked_iterable(states, "states"):
         if state not in query.ALL_STATES:
             raise ValidationError(f"states must be among {_STATE_NAMES}, not {shown(state)}")
         if JobState(state) not in wanted:

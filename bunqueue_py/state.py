@@ -72,7 +72,7 @@ def build_state(
         index={},
         queues={},
         shards=ShardMap(config.shard_count()),
-        results=ResultStore(config.keep_results),
+        results=ResultStore(config.keep_results, config.max_completed_bytes),
         proofs=ProofStore(),
         events=Subscriptions(),
         alarm=Alarm(),

@@ -16,7 +16,7 @@ from .turn import BATCH_MS, Pace, Slot, Turn
 Handler = Callable[[Job], Any]
 
 HOARD_MS = 10
-"""After so long in one handler, its thread's unstarted jobs go back if somebody waits."""
+"""A batch that takes longer than this goes back, as far as it has not been started."""
 FIRST_PAUSE_MS, LAST_PAUSE_MS = 100, 30_000
 """The wait after a pull that failed, doubling."""
 
@@ -65,9 +65,15 @@ class Crew:
 
     def start(self) -> None:
         """Starts a thread for each slot."""
-        self._live = len(self.slots)
         for i, slot in enumerate(self.slots):
-            slot.thread = spawn(f"{self._name}-{i}", self._serve_slot(slot))
+            with self._lock:
+                self._live += 1
+            try:
+                slot.thread = spawn(f"{self._name}-{i}", self._serve_slot(slot))
+            except BaseException:  # no more threads to be had: what runs already is stopped
+                with self._lock:
+                    self._live -= 1
+                raise
 
     def stop(self) -> None:
         """Has every slot stop after the handler it is in; gives back what none has started."""
@@ -103,7 +109,7 @@ class Crew:
         """Gives back the job of a handler that did not return in time; returns its id."""
         self._flush(slot)
         job = slot.current
-        if job is not None and self._backend.give_back(job.id, job.token, started=True):
+        if job is not None and self._backend.give_back(job.id, job.token):
             return job.id
         return None
 
@@ -207,7 +213,7 @@ class Crew:
     def _run_all(self, slot: Slot, jobs: list[Job]) -> None:
         backend = self._backend
         now = backend.clock.timeline_ms
-        began = slot.since_ms = now()
+        began = slot.began_ms = now()
         if self._next_beat_ms <= began:
             self._next_beat_ms = began + self._beat_ms
         backend.beat_at(self._next_beat_ms)
@@ -219,12 +225,12 @@ class Crew:
             # unstarted jobs and held outcomes are minded by the beat thread
             backend.beat_at(began + BATCH_MS)
             first = True
-            while queued:
+            while queued and not self.stopping:
                 try:
                     job = queued.popleft()
                 except IndexError:  # the beat thread gave the last one back
                     break
-                slot.since_ms = started = now()
+                started = now()
                 # what starts in the millisecond of its claim bears the right stamp already
                 unstamped = started != job._started_ms or backend.is_listened
                 if first or not unstamped or backend.begin(job._id, job.token):
@@ -288,13 +294,16 @@ class Crew:
                 self._tell("completed", job, data)
 
     def _return_queued(self, slot: Slot) -> None:
-        """Gives back the jobs that the slot has not started, the last one first."""
+        """Gives back the jobs that the slot has not started, in one go, so that nobody takes a
+        later one before an earlier one is back."""
+        back = []
         while slot.queued:
             try:
-                job = slot.queued.pop()
+                back.append(slot.queued.pop())
             except IndexError:  # the slot took the last one
-                return
-            self._backend.give_back(job.id, job.token, started=False)
+                break
+        if back:
+            self._backend.give_back_unstarted([(job.id, job.token) for job in back])
 
     # -- the beat ----------------------------------------------------------------------------
 
@@ -322,12 +331,13 @@ class Crew:
         return len(renewals), self._next_beat_ms
 
     def _mind(self, slot: Slot, now: int) -> None:
-        since = now - slot.since_ms
+        since = now - slot.began_ms
         if slot.held and (since >= BATCH_MS or self._awaited(slot)):
             self._flush(slot)
         if since >= BATCH_MS:
             self._turn.wrest(slot)
-        if slot.queued and since >= HOARD_MS and self._backend.others_wait(self._queue):
+        if since >= HOARD_MS:
+            # what still waits here is out of reach of priorities, pauses, drains and other threads
             self._return_queued(slot)
 
     def _awaited(self, slot: Slot) -> bool:

@@ -95,9 +95,12 @@ class Backend(Protocol):
         """What `encode` was given."""
         ...
 
-    def give_back(self, job_id: str, token: str | None, *, started: bool) -> bool:
-        """Releases a delivery, uncharged, to its old place; `started` says whether its handler
-        had begun."""
+    def give_back(self, job_id: str, token: str | None) -> bool:
+        """Releases a delivery whose handler has begun, uncharged, to its old place."""
+        ...
+
+    def give_back_unstarted(self, items: Sequence[tuple[str, str | None]]) -> None:
+        """Releases (id, token) that were claimed and never begun, in one hold of the lock."""
         ...
 
     def renew(self, items: Sequence[tuple[str, str | None]]) -> list[bool]:

@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 
 from ..durations import MAX_DURATION_MS, shown
 from ..errors import ValidationError
-from ..model.options import JobOptions, JobSpec, check_known, checked_queue_name
+from ..model.options import JobOptions, JobSpec, check_known, checked_iterable, checked_queue_name
 from ..types import Duration, JobCounts, JobState
 from .groups import QueueGroups, QueueLimits
 from .job import Job
@@ -36,6 +36,8 @@ class Queue:
         self, name: str, manager: Manager | None = None, *, defaults: JobOptions | None = None
     ) -> None:
         checked_queue_name(name)
+        if defaults is not None and not isinstance(defaults, dict):
+            raise ValidationError(f"defaults must be a dict of job options, not {shown(defaults)}")
         self._defaults: dict[str, Any] = dict(defaults or {})
         check_known(self._defaults)
         if manager is None:
@@ -117,7 +119,7 @@ class Queue:
         """Adds up to 100,000 jobs, given as `JobSpec` or (name, data), in one unit; returns them
         in order. One that is invalid refuses all, and is named `jobs[i]` in the error."""
         if self._defaults:
-            jobs = map(self._with_defaults, jobs)
+            jobs = map(self._with_defaults, checked_iterable(jobs, "jobs"))
         return self._manager.push_batch(self._name, jobs)
 
     def _merged(self, options: dict[str, Any]) -> dict[str, Any]:

@@ -26,14 +26,15 @@ class Slot:
     atomic, so every job and every outcome has exactly one taker.
     """
 
-    __slots__ = ("current", "handle", "has_turn", "held", "queued", "since_ms", "thread")
+    __slots__ = ("began_ms", "current", "handle", "has_turn", "held", "queued", "thread")
 
     def __init__(self, backend: Backend) -> None:
         self.handle = backend.wait_handle()
         self.queued: deque[Job] = deque()
         self.held: deque[tuple[Job, bytes | None]] = deque()
         self.current: Job | None = None
-        self.since_ms = 0
+        #: when it took the batch that it works on
+        self.began_ms = 0
         self.has_turn = False
         self.thread: threading.Thread | None = None
 

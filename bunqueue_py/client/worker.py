@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from inspect import iscoroutinefunction
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, overload
 
 from typing_extensions import Self
 
@@ -31,6 +31,8 @@ from .queue import Queue
 
 MAX_CONCURRENCY = 10_000
 MAX_PREFETCH = 1_000
+_Listener = TypeVar("_Listener", bound=Callable[..., Any])
+
 EVENTS = ("active", "completed", "failed", "error")
 
 
@@ -134,12 +136,17 @@ class Worker:
             self._started = True
             if self._mailbox is not None:
                 self._mailbox.start()
-        if self._group_concurrency is not None:
-            self._backend.bound_groups(self._queue, self._crew, self._group_concurrency)
-            if self._ended.is_set():  # another thread has closed it meanwhile
-                self._backend.bound_groups(self._queue, self._crew, None)
-        self._backend.attach(self, self._crew.beat)
-        self._crew.start()
+        try:
+            if self._group_concurrency is not None:
+                self._backend.bound_groups(self._queue, self._crew, self._group_concurrency)
+                if self._ended.is_set():  # another thread has closed it meanwhile
+                    self._backend.bound_groups(self._queue, self._crew, None)
+            self._backend.attach(self, self._crew.beat)
+            self._crew.start()
+        except BaseException:
+            # half a crew would go on working with nobody to close it
+            self.close(force=True)
+            raise
         return self
 
     def __enter__(self) -> Self:
@@ -219,6 +226,10 @@ class Worker:
 
     # -- events ------------------------------------------------------------------------------
 
+    @overload
+    def on(self, event: str) -> Callable[[_Listener], _Listener]: ...
+    @overload
+    def on(self, event: str, fn: _Listener) -> _Listener: ...
     def on(self, event: str, fn: Callable[..., Any] | None = None) -> Any:
         """Has `fn` called at `active(job)`, `completed(job, result)`, `failed(job, error,
         will_retry)` or `error(exception)`; as a decorator without `fn`. The calls come in order
@@ -321,7 +332,12 @@ def _window(limit: RateLimit) -> RateWindow:
 
 def _beat_ms(interval: Duration | None, lease_ms: int) -> int:
     if interval is None:
-        return max(1, lease_ms // 3)
+        if lease_ms < 3:
+            raise ValidationError(
+                f"lock_duration must be at least 0.003 seconds, not {lease_ms / 1000:g}: "
+                "a lock needs room for a heartbeat"
+            )
+        return lease_ms // 3
     beat_ms = to_ms(interval, "heartbeat_interval", zero=False)
     if beat_ms * 2 >= lease_ms:
         raise ValidationError(

@@ -106,6 +106,7 @@ class Mailbox:
         self._closed = False
         self._thread: threading.Thread | None = None
         self.lost = 0
+        self._told = 0
 
     def offer(self, item: Any) -> None:
         """Buffers the item and wakes the reader."""
@@ -124,12 +125,18 @@ class Mailbox:
 
     def drain(self) -> int:
         """Delivers what is buffered, on the calling thread; returns how many items."""
-        delivered = 0
+        delivered, told = 0, self._told
         while True:
+            self._told = told
             with self._lock:
                 if not self._items:
                     return delivered
                 item = self._items.popleft()
+            if self.lost > told:
+                told = self.lost
+                self._throttle.warning(
+                    f"{self._name} is too slow: {told:,} events were lost, the oldest first"
+                )
             try:
                 self._deliver(item)
             except BaseException as error:  # a listener may raise anything, SystemExit included

@@ -27,6 +27,15 @@ class LogThrottle:
         )
         self._swallowed: dict[tuple[str, type], int] = {}
 
+    def warning(self, message: str) -> None:
+        """Logs a warning, at most once a minute for each text."""
+        kind = (message.split(":")[0], Warning)
+        with self._lock:
+            if kind in self._recent:
+                return
+            self._recent[kind] = True
+        self._log.warning("%s", message)
+
     def error(self, place: str, error: BaseException) -> None:
         """Logs the error with its traceback, unless one of its kind was logged just now."""
         kind = (place, type(error))

@@ -111,7 +111,7 @@ def obliterate(state: State, queue_name: str, *, force: bool) -> int:
     return len(records)
 
 
-def remove(state: State, job_id: str, of: str | None = None) -> None:
+def remove(state: State, job_id: str, of: str | None = None, *, only_dead: bool = False) -> None:
     """Removes a job that is not active (of the queue `of`, if given). Raises `JobNotFoundError`,
     `JobStateError`."""
     record, queue = find(state, job_id, of)
@@ -127,8 +127,9 @@ def remove(state: State, job_id: str, of: str | None = None) -> None:
             )
         shard.gate = BROKEN
         now = state.now()
+        was_pending = record.state not in (COMPLETED, FAILED)
         removed(state, queue, record, now)
-        if not queue.active:
+        if was_pending and not queue.active:
             ran_dry(state, queue, now)
         shard.gate = OPEN
     shard.call_after()

@@ -62,6 +62,8 @@ def complete(
         forget(state, queue, record, remember=True)
     else:
         queue.completed[job_id] = record
+        if len(queue.completed) == 1:
+            shard.heads.push(queue)
         shard.finished += 1
         shard.finished_bytes += len(record.data) + (size if size > 0 else 0)
         if keep is not False:

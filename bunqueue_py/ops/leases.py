@@ -93,11 +93,31 @@ def _prolong(state: State, queue: QueueState, delivery: Delivery, duration_ms: i
     shard.gate = OPEN
 
 
-def release(
-    state: State, job_id: str, token: str | None, delay_ms: int, *, started: bool = True
-) -> bool:
+def release_unstarted(state: State, items: Sequence[tuple[str, str | None]]) -> None:
+    """Gives back (id, token) that were claimed together from one queue, and whose handlers never
+    began, in one hold of the lock: nobody can take a later one before an earlier one is back."""
+    queue = next((r.queue for r in (state.index.get(i) for i, _ in items) if r is not None), None)
+    if queue is None:
+        check_open(state)
+        return
+    shard = queue.shard
+    with queue.lock:
+        if shard.gate:
+            enter(state, shard)
+        now = state.now()
+        for job_id, token in items:
+            record = state.index.get(job_id)
+            if record is None or record.queue is not queue:
+                continue
+            delivery = record.delivery
+            if delivery is not None and delivery.token == token:
+                shard.gate = BROKEN
+                give_back(state, queue, record, now, 0, started=False)
+                shard.gate = OPEN
+
+
+def release(state: State, job_id: str, token: str | None, delay_ms: int) -> bool:
     """Gives an active job back, uncharged: it takes its old place again, or waits `delay_ms`.
-    `started=False`: it was claimed, but its handler never began.
     False if the delivery has ended; `LockError` as in `renew`."""
     record = state.index.get(job_id)
     if record is None:
@@ -111,7 +131,7 @@ def release(
         refused = judge_token(record, token, late_ack=False)
         if refused is None:
             shard.gate = BROKEN
-            give_back(state, queue, record, state.now(), delay_ms, started=started)
+            give_back(state, queue, record, state.now(), delay_ms, started=True)
             shard.gate = OPEN
             return True
     answer(record, refused)

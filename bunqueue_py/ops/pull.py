@@ -16,7 +16,7 @@ from ..state import State
 from ..types import ANY, FailureReason, GroupChoice, JobState
 from .finish import emit, finalize
 from .push import find_queue
-from .recover import check_open, enter, ttl_due
+from .recover import enter, ttl_due
 
 _ACTIVE = JobState.ACTIVE
 
@@ -36,7 +36,8 @@ def pull(
     """Delivers up to `limit` jobs; waits for the first up to `timeout_ms` (`None`: without end).
 
     `group`: whose jobs. With `claim`, all but the first are handed out unstarted (`begin` starts
-    them), and none that has a timeout. `waiter` lets another thread end the wait with `cancel`.
+    them), and none that has a timeout or a ttl. `waiter` lets another thread end the wait with
+    `cancel`.
     """
     try:
         queue = state.queues[queue_name]
@@ -152,8 +153,9 @@ def _wait(
         # Ctrl-C while waiting: neither a wake meant for a thread that is gone nor the timer
         # that it held may be lost
         with queue.lock:
-            if queue.waiters.leave(waiter) or waiter.woken:
-                queue.waiters.wake(1)
+            # nor the timer that it may have minded as the head of the line
+            queue.waiters.leave(waiter)
+            queue.waiters.wake(1)
         raise
 
 
@@ -231,12 +233,7 @@ def _take(
             following = queue.ready.peek()
             if following is None and queue.groups is not None:
                 following = queue.groups.peek()
-            if (
-                following is None
-                or record.options.timeout_ms is not None
-                or following.options.timeout_ms is not None
-                or (following.options.ttl_ms is not None and is_expired(following, now))
-            ):
+            if following is None or _alone(record) or _alone(following):
                 break
     if queue.waiters.line:
         # what was taken need not be what came due, unless all are of one kind
@@ -245,6 +242,14 @@ def _take(
         if available > 0:
             queue.wake(available, now)
     return views
+
+
+def _alone(record: JobRecord) -> bool:
+    """Whether the job must not wait in a batch: its time would run while it is not begun."""
+    options = record.options
+    return options.timeout_ms is not None or (
+        options.ttl_ms is not None and record.started_ms is None
+    )
 
 
 def _promote(state: State, queue: QueueState, now: int) -> int:
@@ -304,13 +309,14 @@ def _start(
             state.alarm.set(due)
     if begun:
         if options.timeout_ms is not None:
-            _arm_timeout(state, queue, delivery, now)
+            arm_timeout(state, queue, delivery, now)
         if state.events.any:
             emit(state, queue, "active", record.id, now)
     return state.snapshot(record, _ACTIVE)
 
 
-def _arm_timeout(state: State, queue: QueueState, delivery: Delivery, now: int) -> None:
+def arm_timeout(state: State, queue: QueueState, delivery: Delivery, now: int) -> None:
+    """The run begins now: its timeout is counted from here."""
     assert delivery.record.options.timeout_ms is not None
     delivery.timeout_ms = due = now + delivery.record.options.timeout_ms
     queue.shard.deadlines.push(due, TIMEOUT, delivery)
@@ -333,34 +339,6 @@ def is_expired(record: JobRecord, now: int) -> bool:
     if record.options.ttl_ms is None or record.started_ms is not None:
         return False
     return now >= ttl_due(record)
-
-
-def begin(state: State, job_id: str, token: str | None) -> bool:
-    """The handler of a claimed job starts now: stamps it. False if the delivery has ended."""
-    record = state.index.get(job_id)
-    if record is None:
-        check_open(state)
-        return False
-    queue: QueueState = record.queue
-    shard = queue.shard
-    with queue.lock:
-        if shard.gate:
-            enter(state, shard)
-        delivery = record.delivery
-        if delivery is None or delivery.token != token:
-            return False
-        if delivery.begun:
-            return True
-        shard.gate = BROKEN
-        now = state.now()
-        delivery.begun = True
-        record.started_ms = record.entered_ms = now
-        if record.options.timeout_ms is not None:
-            _arm_timeout(state, queue, delivery, now)
-        if state.events.any:
-            emit(state, queue, "active", job_id, now)
-        shard.gate = OPEN
-    return True
 
 
 def cancel(state: State, queue_name: str, waiter: Waiter) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from ..durations import shown
 from ..errors import BulkAddError, GroupFullError, SerializationError, ValidationError
 from ..model.job import ACTIVE, REMOVED, JobRecord, JobSnapshot
-from ..model.options import MAX_BATCH, JobSpec, Own, checked_queue_name
+from ..model.options import MAX_BATCH, JobSpec, Own, checked_iterable, checked_queue_name
 from ..model.side import Claim
 from ..shard.deadlines import TTL
 from ..shard.queue_state import QueueState
@@ -27,11 +27,12 @@ def find_queue(state: State, name: object) -> QueueState:
     """The queue of that name; checked and made if it is new."""
     if isinstance(name, str) and name in state.queues:
         return state.queues[name]
-    queue, made = state.shards.queue(state.queues, checked_queue_name(name))
-    if made and state.events.any:
-        with queue.lock:
+
+    def announce(queue: QueueState) -> None:
+        if state.events.any:
             emit(state, queue, "queue_created", None, state.now())
-    return queue
+
+    return state.shards.queue(state.queues, checked_queue_name(name), announce)
 
 
 def encode(state: State, data: Any, what: str) -> bytes:
@@ -174,7 +175,7 @@ def _draft_batch(
 ) -> list[tuple[JobRecord, Own | Claim | None]]:
     """The records of a whole batch; an error names the entry that it is about."""
     drafts: list[tuple[JobRecord, Own | Claim | None]] = []
-    for spec in islice(specs, MAX_BATCH + 1):
+    for spec in islice(checked_iterable(specs, "jobs"), MAX_BATCH + 1):
         i = len(drafts)
         if i == MAX_BATCH:
             raise ValidationError(f"a batch takes at most {MAX_BATCH:,} jobs")

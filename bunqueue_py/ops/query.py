@@ -85,7 +85,8 @@ def decode_result(state: State, job_id: str) -> Any:
     if data is None:
         raise ResultExpiredError(
             f"job {job_id} completed, but its result was evicted: only the "
-            f"{state.config.keep_results:,} used last are kept (keep_results)"
+            f"{state.config.keep_results:,} used last (keep_results) are kept, and "
+            f"{state.config.max_completed_bytes:,} bytes of them (max_completed_bytes)"
         )
     return decode(state, data, f"the result of job {job_id}")
 

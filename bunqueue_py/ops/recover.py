@@ -9,7 +9,7 @@ from ..model.options import Keep
 from ..shard.deadlines import LEASE, RETENTION, TIMEOUT, TTL, Deadlines
 from ..shard.queue_state import QueueState, finished_size
 from ..shard.ready_queue import seq_of
-from ..shard.shard import BROKEN, OPEN, Shard
+from ..shard.shard import BROKEN, OPEN, FinishedHeads, Shard
 from ..shard.stalls import watch
 from ..state import State
 from .finish import forget, resolve
@@ -47,6 +47,9 @@ def rebuild(state: State, shard: Shard) -> None:
     now = state.now()
     for queue in shard.queues.values():
         _rebuild_queue(state, queue, records[queue.name], now)
+    shard.heads = FinishedHeads()
+    for queue in shard.queues.values():
+        shard.heads.push(queue)
     due = shard.deadlines.next_ms()
     if due is not None and due < state.alarm.due_ms:
         state.alarm.set(max(due, now))

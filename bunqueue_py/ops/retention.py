@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
 from itertools import islice
 
 from ..shard.queue_state import QueueState, finished_size
-from ..shard.shard import BROKEN, OPEN
+from ..shard.shard import BROKEN, OPEN, Shard
 from ..state import State
 from .finish import evict
 from .recover import enter
@@ -25,21 +24,14 @@ def trim(state: State) -> None:
         return
     keep = state.config.keep_completed
     room = 0 if keep is None else min(keep // 50, 1000)
-    heads: list[tuple[int, str]] = []
-    for queue in list(state.queues.values()):
-        oldest = _oldest_ms(queue)
-        if oldest is not None:
-            heads.append((oldest, queue.name))
-    heapify(heads)
-    while heads:
+    while True:
         jobs, size = _excess(state, room)
-        if not jobs and not size:
+        moments = [(shard.heads.next_ms(), shard) for shard in state.shards.shards]
+        oldest = sorted((ms, shard.index) for ms, shard in moments if ms is not None)
+        if not (jobs or size) or not oldest:
             return
-        _, name = heappop(heads)
-        _bite(state, state.queues[name], heads[0][0] if heads else None, jobs, size)
-        oldest = _oldest_ms(state.queues[name])
-        if oldest is not None:
-            heappush(heads, (oldest, name))
+        until = oldest[1][0] if len(oldest) > 1 else None
+        _bite(state, state.shards.shards[oldest[0][1]], until, jobs, size)
 
 
 def _excess(state: State, room: int) -> tuple[int, int]:
@@ -50,27 +42,24 @@ def _excess(state: State, room: int) -> tuple[int, int]:
     if config.keep_completed is not None:
         jobs = sum(shard.finished for shard in shards) - config.keep_completed + room
     size = sum(shard.finished_bytes for shard in shards) - config.max_completed_bytes
+    if room and size > 0:
+        size += config.max_completed_bytes // 50
     return max(0, jobs), max(0, size)
 
 
-def _oldest_ms(queue: QueueState) -> int | None:
-    with queue.lock:
-        for record in queue.completed.values():
-            return record.entered_ms
-    return None
-
-
-def _bite(
-    state: State, queue: QueueState, until: int | None, excess: int, excess_bytes: int
-) -> None:
-    """Lets up to 256 of the queue's oldest go, none but the first younger than `until`."""
-    shard = queue.shard
-    with queue.lock:
+def _bite(state: State, shard: Shard, until: int | None, jobs: int, size: int) -> None:
+    """Lets up to 256 of the oldest of one queue go, none but the first younger than `until` or
+    than the oldest of another queue of the shard."""
+    with shard.lock:
         if shard.gate:
             enter(state, shard)
-        gone = _how_many(queue, until, excess, excess_bytes)
         shard.gate = BROKEN
-        evict(state, queue, gone)
+        queue = shard.heads.pop()
+        if queue is not None:
+            other = shard.heads.next_ms()
+            bound = min((ms for ms in (until, other) if ms is not None), default=None)
+            evict(state, queue, _how_many(queue, bound, jobs, size))
+            shard.heads.push(queue)
         shard.gate = OPEN
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from .queue_state import QueueState
@@ -34,20 +34,26 @@ class ShardMap:
         """The shard of a queue name."""
         return self.shards[fnv1a32(queue.encode()) & self._mask]
 
-    def queue(self, queues: dict[str, QueueState], name: str) -> tuple[QueueState, bool]:
-        """The queue of that (checked) name and whether it was made just now; registers it in
-        `queues`. Takes the shard's lock."""
+    def queue(
+        self,
+        queues: dict[str, QueueState],
+        name: str,
+        made_now: Callable[[QueueState], None],
+    ) -> QueueState:
+        """The queue of that (checked) name; if it is new, registers it in `queues` after
+        `made_now` was called with it, under the shard's lock, which this takes."""
         shard = self.of(name)
         with shard.lock:
             found = shard.queues.get(name)
             if found is not None:
                 queues[name] = found
-                return found, False
+                return found
             shard.refuse()
             made = QueueState(name, shard)
             shard.queues[name] = made
+            made_now(made)
             queues[name] = made
-            return made, True
+            return made
 
     @contextmanager
     def all_locked(self) -> Iterator[tuple[Shard, ...]]:

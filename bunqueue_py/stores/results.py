@@ -10,13 +10,19 @@ from ..sync import LEAF, make_lock
 
 
 class ResultStore:
-    """The results used most recently, at most `limit`. A plain OrderedDict: it is on the way of
-    every job with a result, and a cache class costs several times as much there."""
+    """The results used most recently, at most `limit` and `max_bytes` of them.
 
-    __slots__ = ("_limit", "_lock", "_results")
+    A plain OrderedDict: it is on the way of every job with a result, and a cache class costs
+    several times as much there.
+    """
 
-    def __init__(self, limit: int) -> None:
+    __slots__ = ("_limit", "_lock", "_max_bytes", "_results", "size")
+
+    def __init__(self, limit: int, max_bytes: int) -> None:
         self._limit = limit
+        self._max_bytes = max_bytes
+        #: bytes held now
+        self.size = 0
         self._lock = make_lock("results", LEAF)
         self._results: OrderedDict[str, bytes] = OrderedDict()
 
@@ -24,11 +30,23 @@ class ResultStore:
         return len(self._results)
 
     def put(self, job_id: str, data: bytes) -> None:
-        """Keeps the result; the least recently used one makes room."""
+        """Keeps the result; the least recently used ones make room."""
         with self._lock:
-            self._results[job_id] = data
-            if len(self._results) > self._limit:
-                self._results.popitem(last=False)
+            results = self._results
+            before = results.get(job_id)
+            if before is not None:
+                self.size -= len(before)
+            results[job_id] = data
+            self.size += len(data)
+            if len(results) > self._limit or self.size > self._max_bytes:
+                self._make_room()
+
+    def _make_room(self) -> None:
+        # by bytes, the newest one alone may be over the bound: whoever waits for it reads it
+        results = self._results
+        while len(results) > self._limit or (self.size > self._max_bytes and len(results) > 1):
+            _, data = results.popitem(last=False)
+            self.size -= len(data)
 
     def get(self, job_id: str) -> bytes | None:
         """The encoded result, marked as used just now; `None` if it is not kept."""
@@ -41,7 +59,9 @@ class ResultStore:
     def drop(self, job_id: str) -> None:
         """Forgets the result, if it is there."""
         with self._lock:
-            self._results.pop(job_id, None)
+            data = self._results.pop(job_id, None)
+            if data is not None:
+                self.size -= len(data)
 
 
 class Proof(NamedTuple):

@@ -16,13 +16,17 @@ class Subscriptions:
         self._lock = make_lock("subscriptions", LEAF)
         self._entries: tuple[tuple[str | None, frozenset[str] | None, Mailbox], ...] = ()
         self.any = False
+        self._closed = False
 
     def add(
         self, mailbox: Mailbox, queue: str | None, types: frozenset[str] | None
-    ) -> Callable[[], None]:
-        """Has the mailbox hear those events (`None`: all); returns what ends it."""
+    ) -> Callable[[], None] | None:
+        """Has the mailbox hear those events (`None`: all); returns what ends it, or `None` if
+        the manager is closed."""
         entry = (queue, types, mailbox)
         with self._lock:
+            if self._closed:
+                return None
             self._entries = (*self._entries, entry)
             self.any = True
 
@@ -38,6 +42,11 @@ class Subscriptions:
         for queue, types, mailbox in self._entries:
             if (queue is None or queue == event[1]) and (types is None or event[0] in types):
                 mailbox.offer(event)
+
+    def close(self) -> None:
+        """Takes no more mailboxes."""
+        with self._lock:
+            self._closed = True
 
     def mailboxes(self) -> list[Mailbox]:
         """All of them, in the order of subscription."""

@@ -81,7 +81,11 @@ class TaskLoop:
             if self._alarm.served or self._stopping:
                 return
             self._alarm.served = True
-        self._thread = spawn(self._name, self._run)
+        try:
+            self._thread = spawn(self._name, self._run)
+        except BaseException:  # no more threads to be had now: the next need tries again
+            self._alarm.served = False
+            raise
 
     def run_pass(self) -> int:
         """One pass over all tasks; sets the alarm to the earliest next due moment."""

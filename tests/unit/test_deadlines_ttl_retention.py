@@ -790,7 +790,18 @@ def test_max_completed_bytes_bounds_payloads_and_results_together(
         left = [job for job in jobs if manager.get_job(job.id) is not None]
         assert left == jobs[-len(left) :], "the oldest go first"
         assert 8 <= len(left) <= 10
-        assert jobs[0].result(timeout=0) == "r" * 500
+        with pytest.raises(ResultExpiredError):
+            jobs[0].result(timeout=0)
+        assert jobs[-len(left) - 1].result(timeout=0) == "r" * 500, "results outlive their jobs"
+
+
+def test_results_are_bounded_by_bytes_even_where_their_jobs_leave_at_once(
+    clock: VirtualClock,
+) -> None:
+    with opened(clock, max_completed_bytes=10_000) as manager:
+        for _ in range(100):
+            completed(manager, "r" * 1000, remove_on_complete=True)
+        assert manager._state.results.size <= 10_000
 
 
 def test_one_job_above_max_completed_bytes_goes_at_once_and_leaves_its_result(
