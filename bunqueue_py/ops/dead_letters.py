@@ -49,10 +49,8 @@ def configure(state: State, queue_name: str, settings: DlqSettings) -> None:
         shard.gate = BROKEN
         dead = queue.dead
         dead.settings = settings
-        excess = len(dead) - settings.max_entries
-        if excess > 0:
-            for record in list(islice(dead.records.values(), excess)):
-                forget(state, queue, record, remember=True)
+        for record in dead.excess():
+            forget(state, queue, record, remember=True)
         for record in dead.records.values():
             dead.disarm(record, shard.deadlines)
             due = dead.arm(record, shard.deadlines)

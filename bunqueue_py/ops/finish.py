@@ -108,9 +108,8 @@ def finalize(
             state.alarm.set(max(due, now))
         if state.events.any:
             emit(state, queue, "dlq_added", record.id, now, {"reason": str(failure.reason)})
-        overflow = queue.dead.overflow()
-        if overflow is not None:
-            forget(state, queue, overflow, remember=True)
+        for oldest in queue.dead.excess():
+            forget(state, queue, oldest, remember=True)
         if keep is not False:
             _keep(state, queue, record, keep, now)
     resolve(queue, record.id, "failed", failure)

@@ -102,6 +102,8 @@ def _rebuild_queue(state: State, queue: QueueState, records: list[JobRecord], no
                 queue.shard.deadlines.push(record.entered_ms + keep.age_ms, RETENTION, record)
             if keep.count is not None:
                 queue.counted[record.id] = record
+    for record in queue.dead.excess():
+        forget(state, queue, record, remember=True)
     queue.waiters.wake(len(queue.waiters))
     queue.settle_idle()
 

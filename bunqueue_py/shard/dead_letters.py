@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import islice
 
 from ..durations import MAX_DURATION_MS
 from ..model.job import FAILED, JobRecord
@@ -40,11 +41,10 @@ class DeadLetters:
             side.letter = Letter(record.entered_ms)
         return self.arm(record, deadlines)
 
-    def overflow(self) -> JobRecord | None:
-        """The oldest, if there are more than there may be."""
-        if len(self.records) > self.settings.max_entries:
-            return next(iter(self.records.values()))
-        return None
+    def excess(self) -> list[JobRecord]:
+        """The oldest, as many as there are too many; still in here."""
+        too_many = len(self.records) - self.settings.max_entries
+        return list(islice(self.records.values(), too_many)) if too_many > 0 else []
 
     def remove(self, record: JobRecord) -> None:
         """Takes it out."""

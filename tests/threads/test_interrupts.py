@@ -37,6 +37,8 @@ from bunqueue_py import (
     QueueManager,
 )
 from bunqueue_py.ops.query import check
+from bunqueue_py.tasks import deadlines
+from bunqueue_py.tasks.stalls import LatePasses
 from bunqueue_py.testing import SeededIds, VirtualClock
 
 TIMEOUT = 10.0
@@ -628,6 +630,171 @@ def pause_and_resume(world: World) -> Verb:
     def verb() -> None:
         world.manager.pause("q")
         world.manager.resume("q")
+
+    return verb
+
+
+@scenario
+def configure_dead_letters(world: World) -> Verb:
+    jobs = [world.fail_for_good() for _ in range(3)]
+    world.may_go |= {job.id for job in jobs}
+    return lambda: world.letters.configure(True, 60, 3, DAY, 2)
+
+
+@scenario
+def automatic_retry_of_dead_letters(world: World) -> Verb:
+    world.letters.configure(auto_retry=True, retry_interval=60)
+    world.fail_for_good(custom_id="mine", ttl=1000)
+    world.fail_for_good()
+    world.letters.configure(auto_retry=True, retry_interval=60, max_age=None)
+    some_neighbours(world)
+    world.clock.advance(seconds=60)
+    return world.manager.run_pending
+
+
+@scenario
+def death_after_an_automatic_retry(world: World) -> Verb:
+    world.letters.configure(auto_retry=True, retry_interval=60)
+    world.fail_for_good()
+    world.clock.advance(seconds=60)
+    world.manager.run_pending()
+    job = world.manager.pull("q", lock_duration=LEASE)
+    assert job is not None
+    world.held.append(job)
+    return lambda: world.manager.fail(job, "again", unrecoverable=True)
+
+
+@scenario
+def success_after_an_automatic_retry(world: World) -> Verb:
+    world.letters.configure(auto_retry=True, retry_interval=60)
+    world.fail_for_good()
+    world.clock.advance(seconds=60)
+    world.manager.run_pending()
+    job = world.manager.pull("q", lock_duration=LEASE)
+    assert job is not None
+    world.held.append(job)
+    return lambda: world.manager.ack(job, "at last")
+
+
+@scenario
+def expiry_of_dead_letters(world: World) -> Verb:
+    world.letters.configure(max_age=60)
+    world.may_go |= {world.fail_for_good(custom_id=name).id for name in ("a", "b")}
+    world.clock.advance(seconds=60)
+    return world.manager.run_pending
+
+
+@scenario
+def overflow_of_dead_letters(world: World) -> Verb:
+    world.letters.configure(max_entries=1)
+    world.may_go.add(world.fail_for_good().id)
+    job = world.hold()
+    world.may_go.add(job.id)
+    return lambda: world.manager.fail(job, "x", unrecoverable=True)
+
+
+@scenario
+def retry_all_dead_letters(world: World) -> Verb:
+    for n in range(3):
+        world.fail_for_good(data=n, custom_id=str(n))
+    some_neighbours(world)
+    return lambda: world.letters.retry_all(reason="unrecoverable")
+
+
+@scenario
+def purge_dead_letters(world: World) -> Verb:
+    world.may_go |= {world.fail_for_good(custom_id=str(n)).id for n in range(3)}
+    return lambda: world.letters.purge(older_than=0)
+
+
+@scenario
+def read_dead_letters(world: World) -> Verb:
+    world.fail_for_good()
+
+    def verb() -> None:
+        world.letters.entries(older_than=0)
+        world.letters.stats()
+
+    return verb
+
+
+def hold_without_a_lock(world: World, **options: Any) -> Job:
+    world.push(**options)
+    job = world.manager.pull("q", lock_duration=None)
+    assert job is not None
+    world.held.append(job)
+    return job
+
+
+@scenario
+def pull_without_a_lock(world: World) -> Verb:
+    world.push(stall_timeout=10)
+    return lambda: hold_without_a_lock(world)
+
+
+@scenario
+def suspicion_and_loss(world: World) -> Verb:
+    hold_without_a_lock(world, attempts=3)
+    hold_without_a_lock(world, attempts=1)
+
+    def verb() -> None:
+        world.clock.advance(seconds=30)
+        world.manager.run_pending()
+        world.clock.advance(seconds=5)
+        world.manager.run_pending()
+
+    return verb
+
+
+@scenario
+def a_sign_of_life_without_a_lock(world: World) -> Verb:
+    job = hold_without_a_lock(world)
+    world.clock.advance(seconds=31)
+    world.manager.run_pending()
+
+    def verb() -> None:
+        world.manager.heartbeat(job)
+        world.clock.advance(seconds=5)
+        world.manager.run_pending()
+        world.manager.extend_lock(job, LEASE)
+
+    return verb
+
+
+@scenario
+def configure_stalls(world: World) -> Verb:
+    hold_without_a_lock(world)
+    hold_without_a_lock(world)
+    stalls = Queue("q", world.manager).stalls
+
+    def verb() -> None:
+        stalls.configure(interval=10)
+        stalls.configure(enabled=False)
+        stalls.configure()
+
+    world.aftermath = stalls.configure
+    return verb
+
+
+@scenario
+def release_of_an_owner(world: World) -> Verb:
+    for n in range(3):
+        world.push(n, timeout=10, ttl=1000)
+        job = world.manager.pull("q", lock_duration=LEASE, owner="ada")
+        assert job is not None
+        world.held.append(job)
+    return lambda: world.manager.release_owner("ada")
+
+
+@scenario
+def a_late_pass(world: World) -> Verb:
+    world.hold(timeout=LEASE)
+    hold_without_a_lock(world)
+    world.clock.advance(seconds=LEASE + 10)
+
+    def verb() -> None:
+        deadlines.tick(world.manager._state, 10_000, LatePasses())
+        world.manager.run_pending()
 
     return verb
 
