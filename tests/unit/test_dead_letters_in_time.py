@@ -214,9 +214,7 @@ def test_stats_tell_how_many_why_and_since_when(
     clock.advance(hours=1)
     queue.dlq.retry(dead(queue))
     dies_again(queue)
-    expected = DlqStats(
-        3, {"unrecoverable": 2, "max_attempts_exceeded": 1}, 0, 1, first, clock.now
-    )
+    expected = DlqStats(3, {"unrecoverable": 2, "max_attempts_exceeded": 1}, 0, 1, first, clock.now)
     assert queue.dlq.stats() == expected
 
 
