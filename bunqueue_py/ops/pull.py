@@ -282,6 +282,10 @@ def _start(
         shard.deadlines.drop()
     expires_ms = None if lease_ms is None else now + lease_ms
     delivery = Delivery(record, state.new_token(), owner, lease_ms, expires_ms, begun)
+    if lease_ms is None:
+        # before the record is active: a rebuild looks at both
+        delivery.beat_ms = now
+        delivery.suspected_ms = None
     # before it is active: an exception between must not leave a start that no window knows of
     if queue.limits is not None:
         queue.limits.started(now)
@@ -297,8 +301,6 @@ def _start(
         if expires_ms < state.alarm.due_ms:
             state.alarm.set(expires_ms)
     else:
-        delivery.beat_ms = now
-        delivery.suspected_ms = None
         due = watch(shard.deadlines, delivery, queue.stalls)
         if due is not None and due < state.alarm.due_ms:
             state.alarm.set(due)
