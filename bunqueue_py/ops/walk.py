@@ -12,6 +12,7 @@ from ..shard.pages import (
     DEAD,
     DELAYED,
     END,
+    GROUPS,
     HEAP,
     LANE,
     Cursor,
@@ -32,8 +33,8 @@ _SHELVES = {
     JobState.ACTIVE: {ACTIVE},
     JobState.DELAYED: {DELAYED, ANCHORED},
     # what was due when the walk began has been moved to these
-    JobState.WAITING: {LANE, HEAP},
-    JobState.PRIORITIZED: {HEAP},
+    JobState.WAITING: {LANE, HEAP, GROUPS},
+    JobState.PRIORITIZED: {HEAP, GROUPS},
 }
 
 

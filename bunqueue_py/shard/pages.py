@@ -92,7 +92,8 @@ def _grouped(queue: QueueState, at: Cursor, limit: int) -> tuple[list[JobRecord]
     limit)."""
     found: list[JobRecord] = []
     groups = {} if queue.groups is None else queue.groups.by_name
-    names = nsmallest(limit, (n for n, g in groups.items() if n >= at.group and len(g.ready)))
+    from_here = at.group if at.key < at.arrival else at.group + "\0"
+    names = nsmallest(limit, (n for n, g in groups.items() if n >= from_here and len(g.ready)))
     for name in names:
         key: int | None = at.key if name == at.group else -1
         while key is not None:
