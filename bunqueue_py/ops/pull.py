@@ -227,6 +227,9 @@ def _take(
             moved += more
             continue
         views.append(_start(state, queue, record, now, lease_ms, owner, not views or not claim))
+        if len(views) < limit:
+            # a bite for each job: what is due beyond the first bite has its place by priority
+            moved += _promote(state, queue, now)
         if claim and len(views) < limit:
             following = queue.ready.peek()
             if following is None and queue.groups is not None:
