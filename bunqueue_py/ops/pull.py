@@ -229,6 +229,9 @@ def _take(
             moved += more
             continue
         views.append(_start(state, queue, record, now, lease_ms, owner, not views or not claim))
+        if len(views) < limit:
+            # a bite for each job: what is due beyond the first bite has its place by priority
+            moved += _promote(state, queue, now)
         if claim and len(views) < limit:
             following = queue.ready.peek()
             if following is None and queue.groups is not None:
@@ -287,6 +290,10 @@ def _start(
         shard.deadlines.drop()
     expires_ms = None if lease_ms is None else now + lease_ms
     delivery = Delivery(record, state.new_token(), owner, lease_ms, expires_ms, begun)
+    if lease_ms is None:
+        # before the record is active: a rebuild looks at both
+        delivery.beat_ms = now
+        delivery.suspected_ms = None
     # before it is active: an exception between must not leave a start that no window knows of
     if queue.limits is not None:
         queue.limits.started(now)
@@ -302,8 +309,6 @@ def _start(
         if expires_ms < state.alarm.due_ms:
             state.alarm.set(expires_ms)
     else:
-        delivery.beat_ms = now
-        delivery.suspected_ms = None
         due = watch(shard.deadlines, delivery, queue.stalls)
         if due is not None and due < state.alarm.due_ms:
             state.alarm.set(due)

@@ -5,14 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..model.job import JobSnapshot
-from ..shard.pages import END, Cursor, first_page, next_page
+from ..shard.pages import (
+    ACTIVE,
+    ANCHORED,
+    COMPLETED,
+    DEAD,
+    DELAYED,
+    END,
+    GROUPS,
+    HEAP,
+    LANE,
+    Cursor,
+    first_page,
+    next_page,
+)
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
 from ..types import JobState
 from .recover import check_open, enter
 
-PAGE = 250
+PAGE = 500
+
+_SHELVES = {
+    JobState.COMPLETED: {COMPLETED},
+    JobState.FAILED: {DEAD},
+    JobState.ACTIVE: {ACTIVE},
+    JobState.DELAYED: {DELAYED, ANCHORED},
+    # what was due when the walk began has been moved to these
+    JobState.WAITING: {LANE, HEAP, GROUPS},
+    JobState.PRIORITIZED: {HEAP, GROUPS},
+}
 
 
 def iter_jobs(state: State, queue_name: str, states: Sequence[JobState]) -> Iterator[JobSnapshot]:
@@ -23,8 +46,12 @@ def iter_jobs(state: State, queue_name: str, states: Sequence[JobState]) -> Iter
     queue = state.queues.get(queue_name)
     if queue is None:
         return
+    shelves = {shelf for each in states for shelf in _SHELVES[each]}
     at = _begin(state, queue)
     while at.shelf != END:
+        if at.shelf not in shelves:
+            at = at._replace(shelf=at.shelf + 1)
+            continue
         page, at = _page(state, queue, at, states)
         yield from page
 
@@ -54,7 +81,9 @@ def _page(
         if queue.shard.gate:
             enter(state, queue.shard)
         now, wall = state.now(), state.wall()
+        queue.shard.gate = BROKEN
         records, after = next_page(queue, at, PAGE)
+        queue.shard.gate = OPEN
         judged = [(record, queue.state_of(record, now, wall)) for record in records]
         return [
             state.snapshot(record, seen).detach() for record, seen in judged if seen in states

@@ -116,6 +116,9 @@ class DelayedIndex:
 
     def waiting(self, now: int, *, newest_first: bool = False) -> Iterator[Stamped]:
         """Those that are not due, in the order in which they came in."""
+        if sum(self.count_due(now)) == len(self.members):
+            # nobody has moved them yet, and each would be looked at
+            return iter(())
         members: Iterable[JobRecord] = self.members.values()
         if newest_first:
             members = reversed(self.members.values())

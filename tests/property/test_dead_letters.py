@@ -124,6 +124,8 @@ class LetterMachine(RuleBasedStateMachine):
         self.manager.fail(job, "boom", unrecoverable=True)
         if letter is None:
             letter = Letter(self.now)
+        elif letter.since < 0:
+            letter.since = self.now
         letter.entered = self.now
         self.dead[job.id] = letter
         self.bound()
@@ -180,9 +182,6 @@ class LetterMachine(RuleBasedStateMachine):
             return
         state = self.manager._state
         check(state)
-        for letter in self.dead.values():
-            if letter.since < 0:
-                letter.since = letter.entered
         entries = self.queue.dlq.entries()
         assert [entry.job.id for entry in entries] == list(self.dead)
         for entry, letter in zip(entries, self.dead.values(), strict=True):

@@ -66,7 +66,8 @@ class Waiting:
 
         self.thread = threading.Thread(target=run, daemon=True)
         self.thread.start()
-        until(lambda: len(line(manager)) > before, "the thread stands in line")
+        # or has its job already, where a loaded machine let the moment pass meanwhile
+        until(lambda: self.done.is_set() or len(line(manager)) > before, "it stands in line")
 
     def takes(self, data: object = ...) -> Job:
         """It is woken in time, by the job with that data."""
@@ -78,6 +79,10 @@ class Waiting:
     @property
     def sleeps(self) -> bool:
         return not self.done.is_set()
+
+
+def until_served(waiting: list[Waiting], n: int) -> None:
+    until(lambda: sum(not w.sleeps for w in waiting) >= n, f"{n} of them have a job")
 
 
 def line(manager: QueueManager) -> Any:
@@ -125,10 +130,7 @@ def test_two_jobs_at_once_find_the_two_that_want_them(manager: QueueManager) -> 
     for _ in range(20):
         waiting = [Waiting(manager, choice) for choice in (ANY, None, ANY)]
         manager.push_batch("q", [JobSpec("j", 1), JobSpec("j", 2, group="a")])
-        until(
-            lambda all_=waiting: sum(not w.sleeps for w in all_) >= 2,  # type: ignore[misc]
-            "two of them have a job",
-        )
+        until_served(waiting, 2)
         manager.push("q", 3)
         for one in waiting:
             one.takes()
@@ -371,20 +373,55 @@ def test_a_moment_that_begins_to_matter_with_a_later_waiter_is_minded(
     none.takes("plain")
 
 
-def test_the_next_in_line_minds_the_moment_when_the_head_finds_nothing(
-    manager: QueueManager,
+def test_the_head_that_finds_nothing_minds_the_next_moment(
+    manager: QueueManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A direct pull takes the job that the head woke for; the next one must not be missed."""
-    manager.push("q", 1, delay=0.03)
-    manager.push("q", 2, delay=0.08)
+    """Somebody else takes the job that it woke for, before it has the lock."""
+    clock = manager._state.clock
+    wait, stolen = clock.wait, []
+
+    def robbed(lock: Any, timeout_ms: int | None) -> bool:
+        came = wait(lock, timeout_ms)
+        if not came and not stolen:
+            stolen.append(manager.pull("q"))
+        return came
+
+    monkeypatch.setattr(clock, "wait", robbed)
+    manager.push("q", 1, delay=0.05)
+    manager.push("q", 2, delay=0.1)
     first, second = Waiting(manager), Waiting(manager)
-    thief = None
-    while thief is None and first.sleeps and second.sleeps:
-        thief = manager.pull("q")
-    until(lambda: not first.sleeps or not second.sleeps, "one of them has a job")
+    first.takes(2)
+    assert [job.data for job in stolen] == [1]
+    assert second.sleeps
     manager.push("q", 3)
-    first.takes()
-    second.takes()
+    second.takes(3)
+
+
+def test_ctrl_c_in_the_head_hands_its_timer_on(
+    manager: QueueManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = manager._state.clock
+    wait, strike = clock.wait, threading.Event()
+
+    def interrupted(lock: Any, timeout_ms: int | None) -> bool:
+        if threading.current_thread() is victim:
+            assert strike.wait(TIMEOUT)
+            raise KeyboardInterrupt
+        return wait(lock, timeout_ms)
+
+    def pull() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            manager.pull("q", timeout=TIMEOUT)
+
+    monkeypatch.setattr(clock, "wait", interrupted)
+    manager.push("q", 1, delay=0.1)
+    victim = threading.Thread(target=pull, daemon=True)
+    victim.start()
+    until(lambda: len(line(manager)) == 1, "the head stands in line")
+    behind = Waiting(manager)
+    strike.set()
+    behind.takes(1)
+    victim.join(TIMEOUT)
 
 
 # -- many at once ----------------------------------------------------------------------------

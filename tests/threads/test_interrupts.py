@@ -1231,6 +1231,86 @@ def group_concurrency_of_a_worker(world: World) -> Verb:
     return verb
 
 
+# -- features together -----------------------------------------------------------------------
+
+
+@scenario
+def control_of_grouped_jobs(world: World) -> Verb:
+    groups_to_spare(world)
+    ready = world.push(group="a", deduplication=Deduplication("k"))
+    later = world.push(group="paused", delay=60)
+    gone = world.push(group="c", deduplication=Deduplication("c"))
+
+    def verb() -> None:
+        world.manager.change_priority(ready, 5)
+        world.manager.change_priority(later, -5)
+        world.manager.promote(later)
+        world.manager.change_delay(ready, 30)
+        world.manager.discard(gone)
+
+    return verb
+
+
+@scenario
+def replacement_of_a_grouped_job(world: World) -> Verb:
+    groups_to_spare(world)
+    old = world.push("old", group="a", deduplication=Deduplication("k"))
+    world.may_go.add(old.id)
+    before, owned = world.aftermath, one_owner(world)
+
+    def aftermath() -> None:
+        owned()
+        before()
+
+    world.aftermath = aftermath
+    key = Deduplication("k", mode="replace")
+    return lambda: world.push("new", group="b", group_limit=50, deduplication=key)
+
+
+@scenario
+def clean_and_walk_of_groups(world: World) -> Verb:
+    groups_to_spare(world)
+    world.may_go |= set(world.pushed)
+
+    def verb() -> None:
+        list(world.manager.iter_jobs("q"))
+        world.manager.clean("q", 0, state="prioritized")
+        world.manager.promote_all("q")
+        world.manager.counts_per_priority("q")
+
+    return verb
+
+
+@scenario
+def automatic_retry_of_grouped_jobs_with_keys(world: World) -> Verb:
+    world.letters.configure(auto_retry=True, retry_interval=60)
+    world.fail_for_good(group="a", deduplication=Deduplication("k"))
+    world.fail_for_good(group="a", deduplication=Deduplication("taken"))
+    world.push(delay=100, deduplication=Deduplication("taken"))
+    Queue("q", world.manager).groups["a"].set_concurrency(1)
+    world.clock.advance(seconds=60)
+
+    def aftermath() -> None:
+        world.manager.deduplication_release("q", "taken")
+
+    world.aftermath = aftermath
+    return world.manager.run_pending
+
+
+@scenario
+def loss_of_grouped_jobs(world: World) -> Verb:
+    groups_to_spare(world)
+    for attempts in (1, 3):
+        world.push(group="slow", attempts=attempts)
+        job = world.manager.pull("q", lock_duration=None, group="slow")
+        assert job is not None
+        world.held.append(job)
+    world.clock.advance(seconds=30)
+    world.manager.run_pending()
+    world.clock.advance(seconds=5)
+    return world.manager.run_pending
+
+
 def sweep(name: str, error: type[BaseException], step: int = 1, **config: Any) -> None:
     """Interrupts the scenario at every `step`-th line, then once not at all; fails with the list
     of all lines after which the books did not balance."""

@@ -15,6 +15,7 @@ from bunqueue_py import (
     Queue,
     QueueManager,
 )
+from bunqueue_py.ops import walk
 from bunqueue_py.ops.query import check
 from bunqueue_py.testing import SeededIds, VirtualClock
 
@@ -344,17 +345,19 @@ def test_iter_jobs_and_counts_per_priority_know_grouped_jobs(
     assert waiting == {job.id for job in queue.get_jobs(["waiting", "prioritized"], limit=5000)}
 
 
+@pytest.mark.parametrize("page", [1, 7, 250])
 def test_a_walk_passes_no_grouped_job_twice_while_groups_come_and_go(
-    manager: QueueManager, queue: Queue
+    manager: QueueManager, queue: Queue, monkeypatch: pytest.MonkeyPatch, page: int
 ) -> None:
     """A group that was empty is forgotten; the numbers of arrival of its successor go on."""
+    monkeypatch.setattr(walk, "PAGE", page)
     for n in range(600):
         queue.add("n", n, group=f"g{n % 150:03}")
     later = [queue.add("later", group=f"g{n:03}", delay=60) for n in range(150)]
     walked: list[str] = []
     for i, job in enumerate(queue.iter_jobs()):
         walked.append(job.id)
-        if i == 100:
+        if i == 149:
             queue.promote_all()
         if i % 90 == 89:
             queue.add("new", group="zzz")

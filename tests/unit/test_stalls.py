@@ -524,7 +524,7 @@ def test_a_late_pass_spares_neither_ttl_nor_retention(
     clock.advance(seconds=40)
     late = LatePasses()
     report = late_tick(manager, late, 30)
-    assert waiting.refresh().state is JobState.DELAYED or waiting.state is JobState.WAITING
+    assert waiting.refresh().state is JobState.WAITING
     assert report.next_due == clock.timeline_ms()
     late_tick(manager, late, 0)
     assert waiting.refresh().failed_reason == "ttl_expired"
