@@ -9,8 +9,9 @@ from typing import Any
 from .clock import Clock
 from .durations import shown
 from .errors import ManagerClosedError, ValidationError
+from .model.checks import checked_iterable
 from .model.events import EVENT_TYPES, JobEvent, Mailbox, RawEvent, event_of
-from .model.options import checked_iterable, checked_queue_name
+from .model.options import checked_queue_name
 from .state import State
 from .sync import nothing_held
 

@@ -28,6 +28,7 @@ from .durations import ms_to_moment, optional_moment, shown, timeout_to_ms, to_m
 from .errors import ForkedManagerError, LockError, UnrecoverableError, ValidationError
 from .event_hub import EventHub
 from .ids import Ids, SystemIds
+from .model.checks import checked_iterable
 from .model.failure import bounded, describe
 from .model.options import (
     MAX_BATCH,
@@ -36,7 +37,6 @@ from .model.options import (
     JobSpec,
     checked_bool,
     checked_int,
-    checked_iterable,
     checked_name,
     checked_queue_name,
 )
@@ -344,7 +344,7 @@ class QueueManager:
         broken: list[tuple[int, str, str | None, Exception]] = []
         dumps, bound = self._state.dumps, self._state.config.max_data_bytes
         for item in _bounded(items):
-            if not isinstance(item, Ack):
+            if not isinstance(item, tuple) or len(item) != 3:
                 raise ValidationError(f"items must be Ack(job, result), not {shown(item)}")
             job, result, token = item
             if job.__class__ is Job and token is None:

@@ -9,7 +9,8 @@ from typing_extensions import Unpack
 
 from ..durations import MAX_DURATION_MS, shown
 from ..errors import ValidationError
-from ..model.options import JobOptions, JobSpec, check_known, checked_iterable, checked_queue_name
+from ..model.checks import checked_iterable
+from ..model.options import JobOptions, JobSpec, check_known, checked_queue_name
 from ..types import Duration, JobCounts, JobState
 from .groups import QueueGroups, QueueLimits
 from .job import Job

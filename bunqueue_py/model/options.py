@@ -262,13 +262,6 @@ def checked_bool(value: object, option: str) -> bool:
     return value
 
 
-def checked_iterable(value: Any, option: str) -> Iterable[Any]:
-    """The value if it can be iterated over and is no text."""
-    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
-        raise ValidationError(f"{option} must be an iterable, not {shown(value)}")
-    return value  # type: ignore[no-any-return]
-
-
 def check_known(options: Iterable[str]) -> None:
     """Raises the `TypeError` of an unknown keyword argument, naming it."""
     if not _KNOWN.issuperset(options):

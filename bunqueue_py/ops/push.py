@@ -8,8 +8,9 @@ from typing import Any
 
 from ..durations import shown
 from ..errors import BulkAddError, GroupFullError, SerializationError, ValidationError
+from ..model.checks import checked_iterable
 from ..model.job import ACTIVE, REMOVED, JobRecord, JobSnapshot
-from ..model.options import MAX_BATCH, JobSpec, Own, checked_iterable, checked_queue_name
+from ..model.options import MAX_BATCH, JobSpec, Own, checked_queue_name
 from ..model.side import Claim
 from ..shard.deadlines import TTL
 from ..shard.queue_state import QueueState

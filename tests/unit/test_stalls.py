@@ -652,7 +652,7 @@ def test_what_is_due_when_it_is_set_is_no_lateness(clock: VirtualClock) -> None:
         clock.advance(seconds=10)
         manager._loop.turn()
         clock.advance(seconds=50)
-        assert manager.backend.give_back(claimed[0].id, claimed[0].token, started=False)
+        manager.backend.give_back_unstarted([(claimed[0].id, claimed[0].token)])
         assert manager._state.alarm.due_ms == clock.timeline_ms()
         manager._loop.turn()
         assert job.refresh().failed_reason == "ttl_expired"
