@@ -1191,23 +1191,32 @@ def limits_of_the_queue(world: World) -> Verb:
 
 
 @scenario
-def settings_of_groups(world: World) -> Verb:
+def settings_of_a_group(world: World) -> Verb:
     groups_to_spare(world)
-    groups = Queue("q", world.manager).groups
+    group = Queue("q", world.manager).groups["a"]
 
     def verb() -> None:
-        for name in ("a", "blocked", "ghost"):
-            group = groups[name]
-            group.pause()
-            group.resume()
-            group.set_concurrency(2)
-            group.set_rate_limit(1, per=5)
-            group.set_rate_limit(3, per=5)
-            group.cool_down(2)
-            group.cool_down(0)
-            group.clear_rate_limit()
-            group.set_concurrency(None)
-        list(groups)
+        group.pause()
+        group.resume()
+        group.set_concurrency(2)
+        group.set_rate_limit(1, per=5)
+        group.set_rate_limit(3, per=5)
+        group.clear_rate_limit()
+
+    return verb
+
+
+@scenario
+def settings_of_a_group_without_jobs(world: World) -> Verb:
+    groups_to_spare(world)
+    group = Queue("q", world.manager).groups["ghost"]
+
+    def verb() -> None:
+        group.set_concurrency(2)
+        group.set_concurrency(None)
+        group.cool_down(2)
+        group.cool_down(0)
+        group.pending()
 
     return verb
 
