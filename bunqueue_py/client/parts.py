@@ -74,7 +74,8 @@ class DeadLetterQueue:
 
     def retry(self, job: Job | str) -> bool:
         """Runs the job again, with fresh attempts and stalls. Raises `JobNotFoundError`,
-        `JobStateError` for a job that is no dead letter, or whose custom id a live job has."""
+        `JobStateError` for a job that is no dead letter, or whose custom id a live job has,
+        `DuplicateJobError` where its deduplication key belongs to one."""
         return self._manager.dlq_retry(self._queue, job)
 
     def retry_all(

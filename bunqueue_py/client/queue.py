@@ -229,8 +229,8 @@ class Queue:
 
     def retry_all(self, state: JobState | str = JobState.FAILED, limit: int | None = None) -> int:
         """Runs failed (or completed) jobs again, oldest first: all that there are now, or at most
-        `limit`. Works in small bites; one that was interrupted is simply called again. Returns
-        how many."""
+        `limit`; those that `retry` would refuse are passed over. Works in small bites; one that
+        was interrupted is simply called again. Returns how many run again."""
         return self._manager.retry_all(self._name, state, limit)
 
     def clean(self, older_than: Duration, *, state: JobState | str, limit: int = 1000) -> list[str]:
