@@ -61,7 +61,9 @@ class WaitersMachine(RuleBasedStateMachine):
     def wake(self, n: int) -> None:
         self.waiters.wake(n)
         woken, self.line = self.line[:n], self.line[n:]
-        self.timer = None
+        if n:
+            # whoever is left standing at the head, if nobody is woken, minds its moment on
+            self.timer = None
         assert all(waiter.woken and is_awake(waiter) for waiter in woken)
         self.idle += woken
 
