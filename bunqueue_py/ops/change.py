@@ -87,6 +87,9 @@ def discard(state: State, job_id: str, of: str | None) -> bool:
         finalize(state, queue, record, _DISCARDED, state.now())
         shard.gate = OPEN
     shard.call_after()
+    if not state.alarm.served:
+        # its dead letter has moments of its own, though nothing may ever have been pulled
+        state.alarm.start()
     return True
 
 

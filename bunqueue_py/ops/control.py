@@ -111,7 +111,7 @@ def obliterate(state: State, queue_name: str, *, force: bool) -> int:
     return len(records)
 
 
-def remove(state: State, job_id: str, of: str | None = None, *, only_dead: bool = False) -> None:
+def remove(state: State, job_id: str, of: str | None = None) -> None:
     """Removes a job that is not active (of the queue `of`, if given). Raises `JobNotFoundError`,
     `JobStateError`."""
     record, queue = find(state, job_id, of)

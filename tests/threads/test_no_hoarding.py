@@ -255,3 +255,10 @@ def test_the_default_manager_of_a_forked_child_is_its_own(tmp_path: Any) -> None
     )
     assert done.stdout == "1 1\n", done.stderr
     assert get_default_manager is not None
+
+
+def test_discarding_starts_the_scheduler_where_nothing_was_ever_pulled() -> None:
+    """The dead letter has moments of its own, which somebody must mind."""
+    with QueueManager() as manager:
+        assert Queue("q", manager).add("unwanted").discard()
+        assert "bunqueue-scheduler" in [thread.name for thread in threading.enumerate()]
