@@ -11,7 +11,7 @@ from ..model.options import Keep
 from ..model.side import AttemptRow
 from ..shard.deadlines import RETENTION, SWEEP_AT
 from ..shard.queue_state import QueueState, finished_size
-from ..shard.ready_queue import departed_key, seq_of
+from ..shard.keys import departed_key, seq_of
 from ..state import State
 from ..stores.results import Proof
 

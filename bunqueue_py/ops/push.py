@@ -236,15 +236,8 @@ def _admit(
         queue.admitted += 1
         queue.seq += 1
         state.index[record.id] = record
-        if record.priority > 0:
-            job_state = _PRIORITIZED
-            queue.ready.push(record, queue.seq)
-        else:
-            job_state = _WAITING
-            if record.priority == 0 and not options.lifo:
-                queue.ready.append(record, queue.seq)
-            else:
-                queue.ready.push(record, queue.seq)
+        queue.ready.admit(record, queue.seq)
+        job_state = _PRIORITIZED if record.priority > 0 else _WAITING
     else:
         holder = _apply_own(state, queue, record, own, now)
         if holder is not None:

@@ -8,7 +8,7 @@ from ..model.job import ACTIVE, COMPLETED, FAILED, PENDING, JobRecord
 from ..model.options import Keep
 from ..shard.deadlines import LEASE, RETENTION, TIMEOUT, TTL, Deadlines
 from ..shard.queue_state import QueueState, finished_size
-from ..shard.ready_queue import seq_of
+from ..shard.keys import seq_of
 from ..shard.shard import BROKEN, OPEN, FinishedHeads, Shard
 from ..shard.stalls import watch
 from ..state import State

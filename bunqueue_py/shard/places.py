@@ -11,8 +11,9 @@ from ..types import ANY, GroupChoice
 from .dead_letters import DeadLetters
 from .delayed import DelayedIndex
 from .groups import Groups
+from .keys import seq_of
 from .limiter import UNBOUNDED, Limits
-from .ready_queue import Arrivals, ReadyQueue, seq_of
+from .ready_queue import Arrivals, ReadyQueue
 from .unique_keys import UniqueKeys
 from .waiters import Waiter, Waiters
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from ..model.job import ACTIVE, COMPLETED, FAILED, PENDING, REMOVED, JobRecord
@@ -23,9 +22,8 @@ class QueueState(Places):
     def counts_per_priority(self) -> dict[int, int]:
         """How many jobs wait, ready or delayed, of each priority that there is; highest first.
         O(distinct priorities)."""
-        lane = len(self.ready) - self.ready.heaped
-        sums = Counter({0: lane} if lane else {})
-        for part in (self.ready.tally, self.delayed.tally, self.anchored.tally):
+        sums = self.ready.tally()
+        for part in (self.delayed.tally, self.anchored.tally):
             sums.update(part)
         if self.groups is not None:
             sums.update(self.groups.tally)
