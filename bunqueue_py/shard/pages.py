@@ -15,6 +15,7 @@ from itertools import dropwhile
 from typing import NamedTuple
 
 from ..model.job import JobRecord
+from .finished import Finished
 from .keys import SEQ_BITS, seq_of
 from .queue_state import QueueState
 
@@ -60,6 +61,7 @@ def next_page(queue: QueueState, at: Cursor, limit: int) -> tuple[list[JobRecord
     shelf, key, moment = at.shelf, at.key, at.moment_ms
     last: int | None
     if shelf in (COMPLETED, DEAD):
+        kept: Finished | dict[str, JobRecord]
         kept = queue.completed if shelf == COMPLETED else queue.dead.records
         limit = max(limit, len(kept) // _PAGES)
         stamps = _finished(kept.values(), moment, key, limit)

@@ -10,6 +10,7 @@ from ..model.settings import StallSettings
 from ..types import ANY, GroupChoice
 from .dead_letters import DeadLetters
 from .delayed import DelayedIndex
+from .finished import Finished
 from .groups import Groups
 from .keys import seq_of
 from .limiter import UNBOUNDED, Limits
@@ -91,7 +92,7 @@ class Places:
         self.delayed = DelayedIndex()
         self.anchored = DelayedIndex()
         self.active: dict[str, JobRecord] = {}
-        self.completed: OrderedDict[str, JobRecord] = OrderedDict()
+        self.completed = Finished()
         self.counted: OrderedDict[str, JobRecord] = OrderedDict()
         self.dead = DeadLetters(self.dead.settings)
         self.custom_ids: dict[str, JobRecord] = {}
