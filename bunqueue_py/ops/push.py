@@ -250,7 +250,8 @@ def _admit(
             queue.custom_ids[record.custom_id] = record
         if record.claim is not None:
             take_key(state, queue, record, now)
-        ready = queue.place(record, now)
+        # a moment in the past has its place before those that are here
+        ready = queue.place(record, now, in_order=record.run_at_ms >= now)
         if ready:
             job_state = _PRIORITIZED if record.priority > 0 else _WAITING
         else:

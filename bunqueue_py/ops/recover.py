@@ -68,8 +68,11 @@ def _rebuild_queue(state: State, queue: QueueState, records: list[JobRecord], no
     for record in records:
         if record.state != ACTIVE:
             record.delivery = None
+    latest = 0
     for record in sorted((r for r in records if r.state == PENDING), key=_admission):
-        queue.place(record, now)
+        in_order = record.run_at_ms >= latest
+        if queue.place(record, now, in_order=in_order) and in_order:
+            latest = record.run_at_ms
     for record in sorted(records, key=_entered):
         deadlines = queue.shard.deadlines
         if record.state == ACTIVE:

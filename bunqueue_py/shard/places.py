@@ -101,9 +101,12 @@ class Places:
 
     # -- pending jobs ------------------------------------------------------------------------
 
-    def place(self, record: JobRecord, now: int, seq: int | None = None) -> bool:
+    def place(
+        self, record: JobRecord, now: int, seq: int | None = None, *, in_order: bool = False
+    ) -> bool:
         """Puts a pending record where it waits; says whether it is ready. `seq` is its old
-        admission number where it shall have its old place again."""
+        admission number where it shall have its old place again. `in_order`: it has stood nowhere
+        in here, and no record that has is of a later number or moment."""
         if seq is None:
             self.seq += 1
             seq = self.seq
@@ -116,7 +119,10 @@ class Places:
         if record.run_at_ms > now:
             self.delayed.push(record, seq)
             return False
-        self.put_ready(record, seq, now)
+        if in_order and (side is None or side.group is None):
+            self.ready.admit(record, seq)
+        else:
+            self.put_ready(record, seq, now)
         return True
 
     def put_ready(self, record: JobRecord, seq: int, now: int, *, by_time: bool = False) -> None:
