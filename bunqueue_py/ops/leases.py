@@ -141,15 +141,16 @@ def release(state: State, job_id: str, token: str | None, delay_ms: int) -> bool
 def give_back(
     state: State, queue: QueueState, record: JobRecord, now: int, delay_ms: int, *, started: bool
 ) -> None:
-    """The active job is pending again, no attempt charged; its shard is held."""
+    """The active job is pending again, no attempt charged; its shard is held. `started` says that
+    its handler was called; if not, the job has last started when it had before."""
     delivery = record.delivery
     queue.leave_active(record, now)
     drop_deadlines(queue, delivery)
     seq = None if delay_ms else seq_of(record)
     record.requeue(now + delay_ms if delay_ms else record.run_at_ms, now, "released")
-    if not started and not record.attempts_made:
-        record.started_ms = None
-        if record.options.ttl_ms is not None:
+    if not started:
+        record.started_ms = getattr(delivery, "before_ms", None)
+        if record.options.ttl_ms is not None and record.started_ms is None:
             queue.shard.deadlines.push(ttl_due(record), TTL, record)
             # past due is no lateness of the scheduler
             state.alarm.set(max(ttl_due(record), now))

@@ -146,6 +146,34 @@ def test_a_batch_lost_in_the_millisecond_of_its_claim_is_not_begun() -> None:
             backend.begin(jobs[3].id, jobs[3].token)
 
 
+@pytest.mark.parametrize("how", ["given back", "released with its owner", "paused"])
+def test_a_job_that_had_started_before_its_batch_was_given_back_keeps_that_start(how: str) -> None:
+    """Neither does its ttl apply again, which ended with the first start."""
+    clock = VirtualClock()
+    with QueueManager(clock=clock, background=False) as manager:
+        jobs = manager.push_batch("q", [JobSpec("n", i, ttl=10) for i in range(2)])
+        first = manager.pull_batch("q", 2)
+        start = first[1].started_at
+        manager.release(first[0])
+        manager.release(first[1])
+        clock.advance(seconds=5)
+        backend = manager.backend
+        claimed = backend.claim("q", 2, 30_000, "ada", backend.wait_handle())[1]
+        if how == "given back":
+            backend.give_back_unstarted([(claimed.id, claimed.token)])
+        elif how == "paused":
+            manager.pause("q")
+            assert not backend.begin(claimed.id, claimed.token)
+            manager.resume("q")
+        else:
+            manager.release_owner("ada")
+        assert jobs[1].refresh().started_at == start
+        clock.advance(seconds=6)
+        manager.run_pending()
+        assert jobs[1].refresh().state == "waiting"
+        check(manager._state)
+
+
 def test_what_a_batch_leaves_of_due_jobs_wakes_the_next_worker() -> None:
     with QueueManager() as manager:
         queue = Queue("q", manager)
