@@ -325,6 +325,7 @@ READS: dict[str, Callable[[Queue], Any]] = {
     "the first page": lambda queue: queue.get_jobs(limit=10),
     "the first page, newest first": lambda queue: queue.get_jobs(limit=10, newest_first=True),
     "the first waiting": lambda queue: queue.get_jobs("waiting", limit=10),
+    "the first delayed": lambda queue: queue.get_jobs("delayed", limit=10),
     "the first prioritized": lambda queue: queue.get_jobs("prioritized", limit=10),
     "a change of priority": lambda queue: queue.change_priority(queue.get_jobs(limit=1)[0], 77),
     "clean": lambda queue: queue.clean(0, state="waiting", limit=10),
@@ -361,6 +362,45 @@ def test_a_read_takes_no_more_steps_in_a_long_queue(clock: VirtualClock, kind: s
             if many > 1.8 * few + 60:
                 dear.append(f"{read}: {few} steps with 500 jobs, {many} with 16,000")
         assert not dear, "\n".join(dear)
+
+
+# whether the i-th of n jobs is due, and nobody has moved it
+AMID: dict[str, Callable[[int, int], bool]] = {
+    "all are due": lambda i, n: True,
+    "the first half is due": lambda i, n: i < n // 2,
+    "the second half is due": lambda i, n: i >= n // 2,
+    "every other one is due": lambda i, n: bool(i % 2),
+    "one in twenty is delayed": lambda i, n: bool(i % 20),
+    "both come in stretches": lambda i, n: bool(i // 37 % 2),
+    "a few are delayed, far apart": lambda i, n: i % (n // 16) != n // 32,
+    "the last ones are delayed": lambda i, n: i < n - 10,
+}
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+@pytest.mark.parametrize("amid", AMID)
+def test_a_page_of_delayed_jobs_steps_over_those_that_are_due(
+    clock: VirtualClock, manager: QueueManager, amid: str, newest_first: bool
+) -> None:
+    """Nobody pulls, so nobody has moved them. What lies between two delayed jobs takes a number of
+    steps that grows with its logarithm."""
+    taken = {}
+    for n in (250, 4000):
+        queue = Queue(f"q{n}", manager)
+        due = [AMID[amid](i, n) for i in range(n)]
+        queue.add_bulk([JobSpec("job", i, delay=1 if due[i] else 999) for i in range(n)])
+        clock.advance(seconds=10)
+        page: list[Job] = []
+
+        def read(queue: Queue = queue, page: list[Job] = page) -> None:
+            page += queue.get_jobs("delayed", limit=10, newest_first=newest_first)
+
+        taken[n] = steps(read)
+        waiting = [i for i in range(n) if not due[i]]
+        if newest_first:
+            waiting.reverse()
+        assert [job.data for job in page] == waiting[:10]
+    assert taken[4000] <= 1.8 * taken[250]
 
 
 def test_a_page_of_a_walk_takes_no_more_steps_in_a_long_queue(
