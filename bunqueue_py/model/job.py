@@ -41,7 +41,8 @@ class Delivery:
     delivery without a lock has `beat_ms`, its last sign of life, and `suspected_ms`, when the
     stall check began to suspect it (`None`: it does not). `begun`: its handler was called, which
     alone may be said without the shard's lock. Only that of a job that had started before has
-    `before_ms`, when it had.
+    `before_ms`, when it had; only one whose lease was spared after a freeze has `spared`: how often
+    that was with no heartbeat between, and until when.
     """
 
     __slots__ = (
@@ -53,6 +54,7 @@ class Delivery:
         "lease_ms",
         "owner",
         "record",
+        "spared",
         "suspected_ms",
         "timeout_ms",
         "token",
@@ -61,6 +63,7 @@ class Delivery:
     armed_ms: int | None
     beat_ms: int
     before_ms: int
+    spared: tuple[int, int]
     suspected_ms: int | None
 
     def __init__(

@@ -1036,6 +1036,19 @@ def a_late_pass(world: World) -> Verb:
     return verb
 
 
+@scenario
+def a_pass_with_heartbeats_behind(world: World) -> Verb:
+    world.hold()
+    world.hold(timeout=10 * LEASE)
+    world.clock.advance(seconds=LEASE)
+
+    def verb() -> None:
+        deadlines.tick(world.manager._state, 0, LatePasses(), 6_000)
+        world.manager.run_pending()
+
+    return verb
+
+
 # -- groups and limits -----------------------------------------------------------------------
 
 
