@@ -31,10 +31,6 @@ class EngineBackend:
     def check_open(self) -> None:
         recover.check_open(self._state)
 
-    @property
-    def is_listened(self) -> bool:
-        return self._state.events.any
-
     def worker_name(self) -> str:
         return f"worker-{next(self._numbers)}"
 

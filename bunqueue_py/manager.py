@@ -72,7 +72,7 @@ from .state import State, build_state
 from .storage.memory import MemoryStorage
 from .sync import MANAGER, make_lock, spawn
 from .tasks import deadlines
-from .tasks.scheduler import Task, TaskLoop
+from .tasks.scheduler import Report, Task, TaskLoop
 from .tasks.stalls import LatePasses
 from .types import (
     ANY,
@@ -143,9 +143,13 @@ class QueueManager:
         self._lifecycle = make_lock("manager lifecycle", MANAGER)
         self._closed: threading.Event | None = None
         self._loop = TaskLoop("scheduler", state.clock, state.alarm, threaded=background)
-        loop, late = self._loop, LatePasses()
-        loop.add(Task("deadlines", lambda: deadlines.tick(state, loop.late_ms, late)))
         self._beat = TaskLoop("beat", state.clock, state.beat, threaded=background)
+        loop, beat, late = self._loop, self._beat, LatePasses()
+
+        def judge() -> Report:
+            return deadlines.tick(state, loop.late_ms, late, beat.behind_ms(state.now()))
+
+        loop.add(Task("deadlines", judge))
         self._backend = EngineBackend(state, self._beat, runs_threads=background)
         self.events = EventHub(state, threaded=background)
         self._at_exit = _AtExit(self)

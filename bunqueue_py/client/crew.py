@@ -233,10 +233,8 @@ class Crew:
                     job = queued.popleft()
                 except IndexError:  # the beat thread gave the last one back
                     break
-                started = now()
-                # what starts in the millisecond of its claim bears the right stamp already
-                unstamped = started != job._started_ms or backend.is_listened
-                if first or not unstamped or backend.begin(job._id, job.token):
+                # the first has begun with its claim
+                if first or backend.begin(job._id, job.token):
                     self._run(slot, job)
                 first = False
         if slot.held:

@@ -46,11 +46,6 @@ class Backend(Protocol):
         """Raises `ManagerClosedError` if the manager is closed."""
         ...
 
-    @property
-    def is_listened(self) -> bool:
-        """Whether somebody listens to events."""
-        ...
-
     def worker_name(self) -> str:
         """A name for a worker that was given none, not used before."""
         ...
@@ -67,7 +62,8 @@ class Backend(Protocol):
         ...
 
     def begin(self, job_id: str, token: str | None) -> bool:
-        """Starts a claimed job; False if its delivery has ended."""
+        """Starts a claimed job, for each but the first of its batch; False if its delivery has
+        ended."""
         ...
 
     def settle(self, items: Sequence[tuple[str, str | None, bytes | None]]) -> list[Outcome]:

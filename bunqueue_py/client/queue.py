@@ -162,7 +162,7 @@ class Queue:
     ) -> list[Job]:
         """A page of the jobs in those states (`None`: in any), in the order in which they entered
         their state. `with_data=False` leaves payloads out; `job.data` then looks them up.
-        Costs O(offset + limit)."""
+        Costs O(offset + limit); with waiting jobs in groups, O(groups) besides."""
         return self._manager.get_jobs(
             self._name,
             states,

@@ -39,17 +39,22 @@ class Delivery:
     `lease_ms` and `expires_ms` are `None` when the job was pulled without a lock. `armed_ms` is
     the moment of its one deadline that counts; a renewed lease expires later than that. Only a
     delivery without a lock has `beat_ms`, its last sign of life, and `suspected_ms`, when the
-    stall check began to suspect it (`None`: it does not).
+    stall check began to suspect it (`None`: it does not). `begun`: its handler was called, which
+    alone may be said without the shard's lock. Only that of a job that had started before has
+    `before_ms`, when it had; only one whose lease was spared after a freeze has `spared`: how often
+    that was with no heartbeat between, and until when.
     """
 
     __slots__ = (
         "armed_ms",
         "beat_ms",
+        "before_ms",
         "begun",
         "expires_ms",
         "lease_ms",
         "owner",
         "record",
+        "spared",
         "suspected_ms",
         "timeout_ms",
         "token",
@@ -57,6 +62,8 @@ class Delivery:
 
     armed_ms: int | None
     beat_ms: int
+    before_ms: int
+    spared: tuple[int, int]
     suspected_ms: int | None
 
     def __init__(

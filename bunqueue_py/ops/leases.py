@@ -19,7 +19,7 @@ from .fail import announce, end_run, wait_before_retry
 from .finish import drop_deadlines, emit, forget
 from .pull import expire
 from .recover import check_open, enter, ttl_due
-from .stalls import judge, looks_alive
+from .stalls import Freeze, judge, looks_alive, spare
 
 PROGRESS_EVENT_MS = 100
 BITE = 64
@@ -141,15 +141,16 @@ def release(state: State, job_id: str, token: str | None, delay_ms: int) -> bool
 def give_back(
     state: State, queue: QueueState, record: JobRecord, now: int, delay_ms: int, *, started: bool
 ) -> None:
-    """The active job is pending again, no attempt charged; its shard is held."""
+    """The active job is pending again, no attempt charged; its shard is held. `started` says that
+    its handler was called; if not, the job has last started when it had before."""
     delivery = record.delivery
     queue.leave_active(record, now)
     drop_deadlines(queue, delivery)
     seq = None if delay_ms else seq_of(record)
     record.requeue(now + delay_ms if delay_ms else record.run_at_ms, now, "released")
-    if not started and not record.attempts_made:
-        record.started_ms = None
-        if record.options.ttl_ms is not None:
+    if not started:
+        record.started_ms = getattr(delivery, "before_ms", None)
+        if record.options.ttl_ms is not None and record.started_ms is None:
             queue.shard.deadlines.push(ttl_due(record), TTL, record)
             # past due is no lateness of the scheduler
             state.alarm.set(max(ttl_due(record), now))
@@ -200,11 +201,12 @@ def update_progress(
     answer(record, refused)
 
 
-def judge_due(state: State, shard: Shard) -> int:
-    """Judges up to 64 deadlines of the shard that have passed; returns how many it looked at."""
+def judge_due(state: State, shard: Shard, freezes: Sequence[Freeze] = ()) -> int:
+    """Judges up to 64 deadlines of the shard that have passed, but spares leases that those
+    freezes held up; returns how many it looked at."""
     due: list[Entry] = []
     try:
-        looked = _collect_due(state, shard, due)
+        looked = _collect_due(state, shard, due, freezes)
         if due:
             # between the two holds: a custom back-off is the application's code
             _apply(state, shard, [_plan(state, entry) for entry in due])
@@ -218,7 +220,7 @@ def judge_due(state: State, shard: Shard) -> int:
     return looked
 
 
-def _collect_due(state: State, shard: Shard, due: list[Entry]) -> int:
+def _collect_due(state: State, shard: Shard, due: list[Entry], freezes: Sequence[Freeze]) -> int:
     """Takes up to 64 passed deadlines out into `due`, but for those that have moved on; returns
     how many it looked at."""
     looked = 0
@@ -232,7 +234,7 @@ def _collect_due(state: State, shard: Shard, due: list[Entry]) -> int:
             if entry is None:
                 break
             looked += 1
-            if not _renewed(shard, entry, now):
+            if not _renewed(shard, entry, now, freezes):
                 due.append(entry)
         shard.gate = OPEN
     return looked
@@ -246,7 +248,7 @@ def _plan(state: State, entry: Entry) -> tuple[Entry, int, Failure | None]:
     return entry, wait_before_retry(state, subject.record, failure.error), failure
 
 
-def _renewed(shard: Shard, entry: Entry, now: int) -> bool:
+def _renewed(shard: Shard, entry: Entry, now: int, freezes: Sequence[Freeze]) -> bool:
     """Whether the entry's moment has moved on; then it stands there again."""
     _, _, kind, subject = entry
     if kind == LEASE and isinstance(subject, Delivery):
@@ -257,6 +259,7 @@ def _renewed(shard: Shard, entry: Entry, now: int) -> bool:
             subject.armed_ms = expires
             shard.deadlines.push(expires, LEASE, subject)
             return True
+        return spare(shard, subject, freezes, now)
     elif kind == TIMEOUT and isinstance(subject, Delivery):
         # a late pass has moved it
         if subject.timeout_ms is not None and subject.timeout_ms > now:

@@ -290,6 +290,9 @@ def _start(
         shard.deadlines.drop()
     expires_ms = None if lease_ms is None else now + lease_ms
     delivery = Delivery(record, state.new_token(), owner, lease_ms, expires_ms, begun)
+    if record.started_ms is not None:
+        # what is given back unbegun has not started anew
+        delivery.before_ms = record.started_ms
     if lease_ms is None:
         # before the record is active: a rebuild looks at both
         delivery.beat_ms = now

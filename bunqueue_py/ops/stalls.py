@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from ..model.failure import Failure
 from ..model.job import Delivery
 from ..model.settings import StallSettings
-from ..shard.deadlines import STALL
+from ..shard.deadlines import LEASE, STALL
 from ..shard.shard import BROKEN, OPEN, Shard
 from ..shard.stalls import due_of, watch
 from ..state import State
@@ -18,6 +21,27 @@ BITE = 1000
 FLOOR_MS = 5_000
 """What a late pass leaves every lease and timeout at least, so that heartbeats that were frozen
 too find them alive."""
+
+PERIOD_MS = 5_000
+"""The precision of the stall check; a pass later than half of it is late."""
+
+MAX_IN_A_ROW = 3
+"""How often in a row a lateness is forgiven."""
+
+BEATS = 3
+"""How often a worker renews a lease in its time, unless told otherwise."""
+
+
+class Freeze(NamedTuple):
+    """The process, or the threads that mind leases, stood still for `late_ms`, until `ended_ms`."""
+
+    ended_ms: int
+    late_ms: int
+
+    def holds_up(self, lease_ms: int) -> bool:
+        """Whether it was longer than half of the time between two heartbeats for such a lease, or
+        of the stall check's period, if that is less."""
+        return self.late_ms * 2 * BEATS > min(lease_ms, PERIOD_MS * BEATS)
 
 
 def judge(state: State, delivery: Delivery, failure: Failure, wait_ms: int, now: int) -> None:
@@ -46,6 +70,30 @@ def looks_alive(shard: Shard, delivery: Delivery, now: int) -> bool:
     delivery.armed_ms = due
     shard.deadlines.push(due, STALL, delivery)
     return True
+
+
+def spare(shard: Shard, delivery: Delivery, freezes: Sequence[Freeze], now: int) -> bool:
+    """Whether a lease that has expired is given more time, because one of those freezes held its
+    heartbeats up: 5 s, or its whole length if that is less, from the end of the freeze. It stands
+    in the deadlines again then. Not for the fourth time with no heartbeat between. Its shard is
+    held."""
+    lease_ms = delivery.lease_ms
+    if lease_ms is None:
+        return False
+    for freeze in freezes:
+        # a millisecond less than a heartbeat would give, by which the two are told apart
+        until = freeze.ended_ms + min(lease_ms, FLOOR_MS) - 1
+        if until <= now or not freeze.holds_up(lease_ms):
+            continue
+        times, last = getattr(delivery, "spared", (0, None))
+        times = times + 1 if last == delivery.expires_ms else 1
+        if times > MAX_IN_A_ROW:
+            return False
+        delivery.spared = times, until
+        delivery.expires_ms = delivery.armed_ms = until
+        shard.deadlines.push(until, LEASE, delivery)
+        return True
+    return False
 
 
 def configure(state: State, queue_name: str, settings: StallSettings) -> None:

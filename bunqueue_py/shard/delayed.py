@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
 from sortedcontainers import SortedList
 
 from ..model.job import NOWHERE, PENDING, JobRecord
+from .entries import Entries
 from .keys import SEQ_BITS
 from .ready_queue import Stamped, stamped
 
 _SEQ_MASK = (1 << SEQ_BITS) - 1
+_TIDY_AT = 64
+"""Fewer that have left than this are let be."""
 
 
 class DelayedIndex:
@@ -20,24 +23,28 @@ class DelayedIndex:
 
     Two sorted lists, of priority above 0 and not, so that a count of what is due needs one
     bisection and moves nothing. `push` and `remove` are O(log n), counts O(log n), taking n due
-    ones O(n). `tally` is how many there are of each priority.
+    ones O(n). `entries` has the keys in the order in which they came, those that were taken when
+    due included, until they are more than half. `tally` is how many there are of each priority.
     """
 
-    __slots__ = ("members", "plain", "prioritized", "tally")
+    __slots__ = ("entries", "members", "plain", "prioritized", "tally")
 
     def __init__(self) -> None:
         self.plain: SortedList[int] = SortedList()
         self.prioritized: SortedList[int] = SortedList()
+        #: in the order in which they came
         self.members: dict[int, JobRecord] = {}
+        self.entries = Entries()
         self.tally: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self.members)
 
     def push(self, record: JobRecord, seq: int) -> None:
-        """Takes a pending record; `seq` is fresh."""
+        """Takes a pending record; `seq` is fresh, and above those of all that came before."""
         key = record.key = record.run_at_ms << SEQ_BITS | seq
         self.members[key] = record
+        self.entries.append(key)
         (self.prioritized if record.priority > 0 else self.plain).add(key)
         self.tally[record.priority] = self.tally.get(record.priority, 0) + 1
 
@@ -47,6 +54,8 @@ class DelayedIndex:
         del self.members[key]
         (self.prioritized if record.priority > 0 else self.plain).remove(key)
         self._uncount(record.priority)
+        self.entries.discard(key)
+        self._tidy()
         record.key = NOWHERE
 
     def reprioritize(self, record: JobRecord, priority: int) -> None:
@@ -57,6 +66,10 @@ class DelayedIndex:
         record.priority = priority
         (self.prioritized if priority > 0 else self.plain).add(key)
         self.tally[priority] = self.tally.get(priority, 0) + 1
+
+    def _tidy(self) -> None:
+        if len(self.entries) > _TIDY_AT + 2 * len(self.members):
+            self.entries = Entries(self.members)
 
     def _uncount(self, priority: int) -> None:
         left = self.tally[priority] - 1
@@ -92,6 +105,8 @@ class DelayedIndex:
             del keys[:n]
         for record in due:
             self._uncount(record.priority)
+        # as entries they stay, passed over like all that is due
+        self._tidy()
         return due
 
     def after(self, key: int, limit: int) -> list[JobRecord]:
@@ -116,20 +131,23 @@ class DelayedIndex:
             yield (key >> SEQ_BITS) + shift, key & _SEQ_MASK, self.members[key]
 
     def waiting(self, now: int, *, newest_first: bool = False) -> Iterator[Stamped]:
-        """Those that are not due, in the order in which they came in."""
-        if sum(self.count_due(now)) == len(self.members):
-            # nobody has moved them yet, and each would be looked at
-            return iter(())
-        members: Iterable[JobRecord] = self.members.values()
-        if newest_first:
-            members = reversed(self.members.values())
-        return (stamped(record) for record in members if record.run_at_ms > now)
+        """Those that are not due, in the order in which they came in: the next one in O(log n),
+        however many that are due lie between (where a wall clock was set back, what had been taken
+        as due is looked at as well)."""
+        for key in self.entries.above(now << SEQ_BITS | _SEQ_MASK, newest_first=newest_first):
+            record = self.members.get(key)
+            if record is not None:
+                yield stamped(record)
 
     def check(self) -> None:
         """Asserts its invariants."""
         keys = [*self.plain, *self.prioritized]
         assert len(keys) == len(self.members) and set(keys) == set(self.members), "members"
         assert list(self.plain) == sorted(self.plain), "order"
+        self.entries.check()
+        came = [key for key in self.entries.levels[0] if key in self.members]
+        assert came == list(self.members), "order of entering"
+        assert len(self.entries) <= _TIDY_AT + 2 * len(self.members), "too much that has left"
         assert all(self.members[key].priority > 0 for key in self.prioritized)
         assert all(self.members[key].priority <= 0 for key in self.plain)
         assert self.tally == Counter(r.priority for r in self.members.values()), "tally"

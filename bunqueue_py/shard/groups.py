@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from heapq import heappop, heappush
@@ -13,16 +14,20 @@ from .keys import seq_of
 from .limiter import Limits
 from .ready_queue import Arrivals, ReadyQueue
 
+_TIDY_AT = 64
+"""Fewer numbers of groups that are gone than this are let be."""
+
 
 class Group:
     """One group: its ready jobs, what runs of it, its settings. `pending` counts its waiting
-    jobs, the delayed ones too, by priority."""
+    jobs, the delayed ones too, by priority; `number` is higher than those of all groups before."""
 
     __slots__ = (
         "active",
         "arrivals",
         "limits",
         "name",
+        "number",
         "paused",
         "pending",
         "pending_total",
@@ -30,8 +35,9 @@ class Group:
         "timer_ms",
     )
 
-    def __init__(self, name: str, arrivals: Arrivals) -> None:
+    def __init__(self, name: str, number: int, arrivals: Arrivals) -> None:
         self.name = name
+        self.number = number
         self.arrivals = arrivals
         self.paused = False
         self.limits = Limits()
@@ -62,8 +68,9 @@ class Groups:
     one: a blocked group stands aside and costs the others nothing. What time alone will unblock
     stands in a lazy heap of timers; `passing` are groups that have nothing but a setting that
     ends by time, to be let go then; `bounded` names those with a limit. `ready`, `prioritized`
-    and `tally` (by priority) count the ready jobs over all groups. Every call is O(1) or O(log n),
-    in jobs and in groups, but for `update_all`.
+    and `tally` (by priority) count the ready jobs over all groups. `numbered` has the numbers of
+    the groups in order, for walks that go on later; some may be of groups that are gone. Every
+    call is O(1) or O(log n), in jobs and in groups, but for `update_all`.
     """
 
     __slots__ = (
@@ -71,8 +78,10 @@ class Groups:
         "arrivals",
         "bounded",
         "by_name",
+        "by_number",
         "defaults",
         "line",
+        "numbered",
         "passing",
         "prioritized",
         "ready",
@@ -92,6 +101,8 @@ class Groups:
         """Empties what can be made anew from the records; settings stay."""
         for group in self.by_name.values():
             group.clear()
+        self.by_number = {group.number: group for group in self.by_name.values()}
+        self.numbered = sorted(self.by_number)
         self.bounded = {g.name for g in self.by_name.values() if g.limits.is_bound}
         self.line: OrderedDict[str, Group] = OrderedDict()
         self.timers: list[tuple[int, int, Group]] = []
@@ -109,8 +120,16 @@ class Groups:
         """The group of that name; made if it is new."""
         group = self.by_name.get(name)
         if group is None:
-            group = self.by_name[name] = Group(name, self.arrivals)
+            group = self.by_name[name] = Group(name, next(self._numbers), self.arrivals)
+            self.by_number[group.number] = group
+            self.numbered.append(group.number)
         return group
+
+    def numbered_from(self, number: int, limit: int) -> list[int]:
+        """The next `limit` numbers of groups from that one on, some perhaps of groups that are
+        gone."""
+        start = bisect_left(self.numbered, number)
+        return self.numbered[start : start + limit]
 
     # -- jobs --------------------------------------------------------------------------------
 
@@ -298,7 +317,9 @@ class Groups:
             # a timer that is left may not touch the next group of that name
             group.timer_ms = None
             self.bounded.discard(group.name)
-            del self.by_name[group.name]
+            del self.by_name[group.name], self.by_number[group.number]
+            if len(self.numbered) > _TIDY_AT + 2 * len(self.by_number):
+                self.numbered = list(self.by_number)
             return
         ends = group.limits.ends_ms()
         if ends is not None:
@@ -310,6 +331,11 @@ class Groups:
 
     def check(self, active: dict[str, JobRecord], now: int) -> None:
         """Asserts its invariants, against the active jobs of the queue."""
+        names = {g.number: g.name for g in self.by_name.values()}
+        assert {n: g.name for n, g in self.by_number.items()} == names, "groups by number"
+        assert self.numbered == sorted(self.numbered), "numbers of groups out of order"
+        assert names.keys() <= set(self.numbered), "a group that no walk comes to"
+        assert len(self.numbered) <= _TIDY_AT + 2 * len(names), "too many groups that are gone"
         running: dict[str, int] = {}
         for record in active.values():
             assert record.state == ACTIVE

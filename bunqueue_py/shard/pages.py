@@ -1,7 +1,7 @@
 """A walk through one queue's jobs, a page at a time, that nothing has to be kept for. Guarded.
 
 The walk goes through the structures in an order that jobs do not follow: those that are finished,
-the active, the delayed, the ready, those of groups last and by the name of the group. What has
+the active, the delayed, the ready, those of groups last and by the number of the group. What has
 been passed is passed by key. A job that changes its place either goes where the walk has been, or
 it has a new key there: an admission number or a number of arrival that was not yet drawn when the
 walk began. So no job comes twice, and one that stays where it is comes once.
@@ -31,15 +31,15 @@ the square of its size."""
 
 class Cursor(NamedTuple):
     """Where a walk is: in which structure, after which key there (and after which moment, for
-    finished jobs; in which group, for theirs). `seq` and `arrival` were the last ones drawn when
-    it began."""
+    finished jobs; in the group of which number, for theirs). `seq` and `arrival` were the last
+    ones drawn when it began."""
 
     shelf: int
     key: int
     moment_ms: int
     seq: int
     arrival: int
-    group: str = ""
+    group: int = 0
 
 
 def first_page(queue: QueueState) -> Cursor:
@@ -52,8 +52,9 @@ def next_page(queue: QueueState, at: Cursor, limit: int) -> tuple[list[JobRecord
     """Up to `limit` records (of finished or active jobs a 32nd of them, if that is more) and the
     cursor after them; a page may be empty before the `END`.
 
-    O(limit), but for the way to the page: O(log n) for what is delayed or in the heap, a turn of
-    the lane (half a millisecond in a million), a step for each finished or active job before it.
+    O(limit), but for the way to the page: O(log n) for what is delayed, in the heap or in a group
+    (however many groups there are), a turn of the lane (half a millisecond in a million), a step
+    for each finished or active job before it.
     The caller has marked the gate.
     """
     if at.shelf == GROUPS:
@@ -92,24 +93,26 @@ def next_page(queue: QueueState, at: Cursor, limit: int) -> tuple[list[JobRecord
 
 
 def _grouped(queue: QueueState, at: Cursor, limit: int) -> tuple[list[JobRecord], Cursor]:
-    """The page in the groups' ready queues: of several groups, if they are small. O(groups +
-    limit)."""
+    """The page in the groups' ready queues: of several groups, if they are small. Looks at no more
+    than `limit` groups, whether they have ready jobs or not, and goes on at the next."""
     found: list[JobRecord] = []
-    groups = {} if queue.groups is None else queue.groups.by_name
-    from_here = at.group if at.key < at.arrival else at.group + "\0"
-    names = nsmallest(limit, (n for n, g in groups.items() if n >= from_here and len(g.ready)))
-    for name in names:
-        key: int | None = at.key if name == at.group else -1
+    groups = queue.groups
+    numbers = [] if groups is None else groups.numbered_from(at.group, limit + 1)
+    for number in numbers[:limit]:
+        group = None if groups is None else groups.by_number.get(number)
+        if group is None or not len(group.ready):
+            continue
+        key: int | None = at.key if number == at.group else -1
         while key is not None:
             if len(found) >= limit:
-                return found, at._replace(group=name, key=key)
-            some, key = groups[name].ready.heaped_after(key, limit - len(found))
+                return found, at._replace(group=number, key=key)
+            some, key = group.ready.heaped_after(key, limit - len(found))
             if key is not None and key > at.arrival:
                 some, key = _arrived(some, at), None
             found += [record for record in some if _seq(record) <= at.seq]
-    if len(names) < limit:
+    if len(numbers) <= limit:
         return found, at._replace(shelf=END)
-    return found, at._replace(group=names[-1], key=at.arrival)
+    return found, at._replace(group=numbers[limit], key=-1)
 
 
 def _arrived(records: list[JobRecord], at: Cursor) -> list[JobRecord]:

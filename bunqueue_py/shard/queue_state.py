@@ -98,7 +98,8 @@ class QueueState(Places):
         return [map(stamped, records)]
 
     def ready_streams(self, high: bool, *, newest_first: bool = False) -> list[Iterator[JobRecord]]:
-        """The ready records of priority above 0 or not, in streams in the order of entering."""
+        """The ready records of priority above 0 or not, in streams in the order of entering: up to
+        four for each group, so O(groups)."""
         queues = [self.ready]
         if self.groups is not None:
             queues += self.groups.streams()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..ops.leases import BITE, judge_due
-from ..ops.stalls import forgive
+from ..ops.stalls import Freeze, forgive
 from ..state import State
 from .scheduler import Report
 from .stalls import LatePasses
@@ -11,16 +11,23 @@ from .stalls import LatePasses
 MAX_BITES = 16
 
 
-def tick(state: State, late_ms: int = 0, late: LatePasses | None = None) -> Report:
+def tick(
+    state: State, late_ms: int = 0, late: LatePasses | None = None, beat_ms: int = 0
+) -> Report:
     """Judges what is due in every shard, at most 16 bites of 64 each. A pass that `late` finds to
     come too long after it was due only gives active jobs that much more time, and leaves the
-    rest, such as ttl and retention, to the next one, which follows at once."""
-    if late is not None and late.forgives(late_ms, state.now()):
-        return Report(forgive(state, late_ms), state.now())
+    rest, such as ttl and retention, to the next one, which follows at once. One that is a little
+    late, or finds the heartbeats `beat_ms` behind, spares the leases that are short beside that."""
+    freezes: tuple[Freeze, ...] = ()
+    if late is not None:
+        now = state.now()
+        if late.forgives(late_ms, now):
+            return Report(forgive(state, late_ms), state.now())
+        freezes = late.freezes(late_ms, beat_ms, now)
     done, again = 0, False
     for shard in state.shards.shards:
         for _ in range(MAX_BITES):
-            looked = judge_due(state, shard)
+            looked = judge_due(state, shard, freezes)
             done += looked
             if looked < BITE:
                 break

@@ -60,6 +60,7 @@ class TaskLoop:
         self._tasks: tuple[Task, ...] = ()
         self._thread: threading.Thread | None = None
         self._stopping = False
+        self._owed_ms: int | None = None
         #: How long after its moment the pass under way began; 0 where the caller steps.
         self.late_ms = 0
         alarm.served = not threaded
@@ -115,9 +116,17 @@ class TaskLoop:
         """One turn of the thread: a pass if it is due, which then knows how late it comes."""
         due, now = self._alarm.due_ms, self._clock.timeline_ms()
         if due <= now:
+            self._owed_ms = due
             self.late_ms = now - due
             self.run_pass()
             self.late_ms = 0
+            self._owed_ms = None
+
+    def behind_ms(self, now: int) -> int:
+        """For how long a pass is owed that is not done yet, as another thread sees it; 0 if none
+        is."""
+        owed = self._owed_ms
+        return max(0, now - (self._alarm.due_ms if owed is None else owed))
 
     def _run(self) -> None:
         while not self._stopping:

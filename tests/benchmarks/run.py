@@ -27,6 +27,7 @@ BENCHMARKS = {
     "latency": "latency",
     "memory": "memory",
     "drain": "drain",
+    "queue": "backlog",
     "huey": "peer_huey",
     "idle": "idle",
 }

@@ -38,6 +38,11 @@ class DelayedMachine(RuleBasedStateMachine):
     def pass_time(self, step: int) -> None:
         self.now += step
 
+    @rule(step=st.integers(1, 40))
+    def set_the_clock_back(self, step: int) -> None:
+        """As a wall clock may be: what was taken as due does not come again."""
+        self.now = max(1, self.now - step)
+
     @rule(
         delays=st.lists(
             st.tuples(st.sampled_from([-2, 0, 0, 1, 7]), st.integers(1, 60)), min_size=1, max_size=9

@@ -40,6 +40,7 @@ from bunqueue_py import (
     Queue,
     QueueManager,
 )
+from bunqueue_py.model.job import ACTIVE
 from bunqueue_py.ops.query import check
 from bunqueue_py.tasks import deadlines
 from bunqueue_py.tasks.stalls import LatePasses
@@ -1035,6 +1036,19 @@ def a_late_pass(world: World) -> Verb:
     return verb
 
 
+@scenario
+def a_pass_with_heartbeats_behind(world: World) -> Verb:
+    world.hold()
+    world.hold(timeout=10 * LEASE)
+    world.clock.advance(seconds=LEASE)
+
+    def verb() -> None:
+        deadlines.tick(world.manager._state, 0, LatePasses(), 6_000)
+        world.manager.run_pending()
+
+    return verb
+
+
 # -- groups and limits -----------------------------------------------------------------------
 
 
@@ -1395,6 +1409,104 @@ def test_an_exception_in_the_rebuild_itself_is_made_good_by_the_next_call(
         world.balance()
         world.manager.close()
     assert at > 60, "the shard was not rebuilt"
+
+
+def keys_in_all_states(world: World) -> Callable[[], object]:
+    """Keys of jobs in every state, and the push that takes over a pending job's key. The keys are
+    right whatever happens: `aftermath` looks."""
+    push, manager = world.push, world.manager
+    owners: dict[str, str | None] = {}
+
+    def own(job: Job) -> None:
+        assert job.deduplication_key is not None
+        owners[job.deduplication_key] = job.id
+
+    runs = world.hold(deduplication=Deduplication("runs", 10**6))
+    own(runs)
+    world.hold(deduplication=Deduplication("passed on"))
+    kept = world.complete(deduplication=Deduplication("kept", 10**6, hold="ttl"))
+    own(kept)
+    gone = Deduplication("gone", 10**6, hold="ttl")
+    left = world.complete(deduplication=gone, remove_on_complete=True)
+    world.may_go.add(left.id)
+    own(left)
+    world.complete(deduplication=Deduplication("done"))
+    world.fail_for_good(deduplication=Deduplication("dead"))
+    own(push(priority=3, deduplication=Deduplication("passed on", mode="replace")))
+    push(deduplication=Deduplication("released"))
+    manager.deduplication_release("q", "released")
+    push(deduplication=Deduplication("expired", 1))
+    world.clock.advance(seconds=2)
+    own(push(group="a", deduplication=Deduplication("grouped")))
+    own(push(delay=60, deduplication=Deduplication("delayed", 10**6)))
+    owners |= dict.fromkeys(("done", "dead", "released", "expired"))
+    old = push("old", delay=5, custom_id="mine", deduplication=Deduplication("k", 10))
+    world.may_go.add(old.id)
+    sole_owner = one_owner(world)
+
+    def aftermath() -> None:
+        sole_owner()
+        assert {key: manager.deduplication_owner("q", key) for key in owners} == owners
+
+    world.aftermath = aftermath
+    return lambda: push("new", deduplication=Deduplication("k", 10, "replace"))
+
+
+def line_between_a_newcomer_and_the_end_of_its_predecessor() -> int:
+    """At which line the push must break off to leave two jobs of one key to the rebuild."""
+    for at in range(1, 1000):
+        world = World()
+        push = keys_in_all_states(world)
+        with pytest.raises(KeyboardInterrupt), Trap(at, KeyboardInterrupt):
+            push()
+        state = world.manager._state
+        live = [r for r in state.index.values() if r.state < ACTIVE and r.claim is not None]
+        both = [record for record in live if record.claim.key == "k"]
+        owner = state.queues["q"].unique_keys.owners["k"]
+        world.manager.close()
+        if len(both) == 2 and owner is both[1]:
+            return at
+    raise AssertionError("the push never leaves two")
+
+
+@pytest.mark.parametrize(
+    ("error", "step"),
+    [
+        (KeyboardInterrupt, 7),
+        pytest.param(KeyboardInterrupt, 1, marks=pytest.mark.slow),
+        pytest.param(MemoryError, 1, marks=pytest.mark.slow),
+    ],
+)
+def test_an_exception_in_the_rebuild_leaves_every_deduplication_key_with_its_job(
+    error: type[BaseException], step: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A `replace` breaks off with two jobs of one key there; then, at every line in turn, the
+    rebuild that ends the older one."""
+    caplog.set_level(100)
+    broken: list[str] = []
+    cut = line_between_a_newcomer_and_the_end_of_its_predecessor()
+    at = 1
+    hit: str | None = "the start"
+    while hit is not None:
+        world = World()
+        push = keys_in_all_states(world)
+        with pytest.raises(error), Trap(cut, error):
+            push()
+        trap = Trap(at, error)
+        at += step
+        try:
+            with trap:
+                world.manager.counts("q")
+        except error:
+            assert trap.hit is not None
+        hit = trap.hit
+        try:
+            world.balance()
+            world.manager.close()
+        except Exception as problem:
+            broken.append(f"after {error.__name__} at {hit}: {problem!r}")
+    assert at > 300, "the shard was not rebuilt"
+    assert not broken, "\n".join([f"{len(broken)} in all", *broken[:12]])
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])

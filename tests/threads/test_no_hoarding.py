@@ -18,6 +18,7 @@ from bunqueue_py import (
     get_default_manager,
 )
 from bunqueue_py.client.crew import Crew
+from bunqueue_py.clock import SystemClock
 from bunqueue_py.ops.query import check
 from bunqueue_py.testing import VirtualClock
 
@@ -97,6 +98,79 @@ def test_a_job_whose_time_runs_does_not_wait_in_a_batch(option: str) -> None:
         # it is the first of its batch, so it has begun
         assert backend.begin(second[0].id, second[0].token)
         assert second[0].started_at is not None
+        check(manager._state)
+
+
+class StandingClock(SystemClock):
+    """A timeline that stands still, so that all happens in one millisecond; waits are real."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        now = self.timeline_ms()
+        self.timeline_ms = lambda: now
+
+
+def test_a_release_of_the_owner_knows_what_began_in_the_millisecond_of_its_claim() -> None:
+    with QueueManager(clock=StandingClock()) as manager:
+        queue = Queue("q", manager)
+        began, go = threading.Event(), threading.Event()
+
+        def handler(job: Job) -> None:
+            if job.data == 1:
+                began.set()
+                go.wait(TIMEOUT)
+
+        jobs = queue.add_bulk([("n", n) for n in range(3)])
+        with Worker(queue, handler, name="ada", prefetch=3):
+            assert began.wait(TIMEOUT)
+            queue.pause()
+            # the first is done, and its outcome is held back
+            assert manager.release_owner("ada") >= 2
+            assert jobs[1].refresh().started_at == manager.now, "its handler had begun"
+            assert jobs[2].refresh().started_at is None, "nobody had begun it"
+            go.set()
+        check(manager._state)
+
+
+def test_a_batch_lost_in_the_millisecond_of_its_claim_is_not_begun() -> None:
+    clock = VirtualClock()
+    with QueueManager(clock=clock, background=False) as manager:
+        manager.push_batch("q", [("n", i) for i in range(4)])
+        backend = manager.backend
+        jobs = backend.claim("q", 4, 30_000, "w", backend.wait_handle())
+        assert backend.begin(jobs[1].id, jobs[1].token)
+        manager.release(jobs[2])
+        assert not backend.begin(jobs[2].id, jobs[2].token)
+        manager.close()
+        with pytest.raises(ManagerClosedError):
+            backend.begin(jobs[3].id, jobs[3].token)
+
+
+@pytest.mark.parametrize("how", ["given back", "released with its owner", "paused"])
+def test_a_job_that_had_started_before_its_batch_was_given_back_keeps_that_start(how: str) -> None:
+    """Neither does its ttl apply again, which ended with the first start."""
+    clock = VirtualClock()
+    with QueueManager(clock=clock, background=False) as manager:
+        jobs = manager.push_batch("q", [JobSpec("n", i, ttl=10) for i in range(2)])
+        first = manager.pull_batch("q", 2)
+        start = first[1].started_at
+        manager.release(first[0])
+        manager.release(first[1])
+        clock.advance(seconds=5)
+        backend = manager.backend
+        claimed = backend.claim("q", 2, 30_000, "ada", backend.wait_handle())[1]
+        if how == "given back":
+            backend.give_back_unstarted([(claimed.id, claimed.token)])
+        elif how == "paused":
+            manager.pause("q")
+            assert not backend.begin(claimed.id, claimed.token)
+            manager.resume("q")
+        else:
+            manager.release_owner("ada")
+        assert jobs[1].refresh().started_at == start
+        clock.advance(seconds=6)
+        manager.run_pending()
+        assert jobs[1].refresh().state == "waiting"
         check(manager._state)
 
 

@@ -661,6 +661,29 @@ def test_a_handler_that_holds_the_interpreter_for_longer_than_its_lock_is_not_ta
     assert job.refresh().stall_count == 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.5, 1.2])
+def test_a_short_hold_of_the_interpreter_loses_no_short_lock(queue: Queue, seconds: float) -> None:
+    """The scheduler's thread and the beat's wake at once, and whichever is first: no run is lost.
+    Four holds, one after the other, with one heartbeat between at the most."""
+    began = time.perf_counter()
+    sum(range(1_000_000))
+    numbers = int(1_000_000 * seconds / (time.perf_counter() - began))
+    runs: list[int] = []
+
+    def handler(job: Job) -> None:
+        runs.append(job.data)
+        for _ in range(4):
+            sum(range(numbers))  # one call in C that never gives the interpreter up
+            let_pass(0.02)
+
+    job = queue.add("n", 0)
+    with Worker(queue, handler, lock_duration=0.5, prefetch=1):
+        job.result(timeout=60)
+    assert runs == [0]
+    assert job.refresh().stall_count == 0
+
+
 # -- prefetch --------------------------------------------------------------------------------
 
 

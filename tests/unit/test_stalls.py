@@ -658,6 +658,166 @@ def test_what_is_due_when_it_is_set_is_no_lateness(clock: VirtualClock) -> None:
         assert job.refresh().failed_reason == "ttl_expired"
 
 
+# -- a freeze that is short, but long beside a lock ------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lock", "late", "spared"),
+    [
+        (0.6, 0.1, False),
+        (0.6, 0.101, True),
+        (6, 1.0, False),
+        (6, 1.001, True),
+        (0.006, 0.002, True),
+        (15, 2.5, False),
+        (3600, 2.5, False),
+    ],
+)
+def test_a_pass_that_is_late_by_half_of_the_time_between_heartbeats_spares_the_lock(
+    manager: QueueManager,
+    queue: Queue,
+    clock: VirtualClock,
+    lock: float,
+    late: float,
+    spared: bool,
+) -> None:
+    """SPEC 6: who looked that late could not send a heartbeat either. A lock of L seconds is
+    renewed every L/3."""
+    queue.add("n")
+    job = pulled(manager, lock_duration=lock)
+    clock.advance(seconds=lock + late)
+    late_tick(manager, LatePasses(), late)
+    check(manager._state)
+    assert job.refresh().stall_count == (not spared)
+    if spared:
+        assert manager.heartbeat(job)
+
+
+@pytest.mark.parametrize(("lock", "more"), [(0.5, 0.499), (9, 4.999)])
+def test_a_spared_lock_has_its_whole_length_again_but_not_more_than_five_seconds(
+    manager: QueueManager, queue: Queue, clock: VirtualClock, lock: float, more: float
+) -> None:
+    queue.add("n")
+    job = pulled(manager, lock_duration=lock)
+    clock.advance(seconds=lock + 2)
+    late_tick(manager, LatePasses(), 2)
+    go(manager, clock, seconds=more - 0.001)
+    assert job.refresh().state is JobState.ACTIVE
+    go(manager, clock, milliseconds=1)
+    assert job.refresh().stall_count == 1
+
+
+def test_heartbeats_that_are_behind_spare_a_lock_in_a_pass_on_time(
+    manager: QueueManager, queue: Queue, clock: VirtualClock
+) -> None:
+    """A freeze that ends just after a lock expired: this pass is hardly late, the beat is."""
+    queue.add("n")
+    job = pulled(manager, lock_duration=0.6)
+    clock.advance(seconds=0.6)
+    for behind, stalls in ((0.3, 0), (0.1, 1)):
+        deadlines.tick(manager._state, 0, LatePasses(), round(behind * 1000))
+        assert job.refresh().stall_count == stalls
+        clock.advance(seconds=0.599)
+
+
+def test_a_lock_that_expires_right_after_a_freeze_is_spared_too(
+    manager: QueueManager, queue: Queue, clock: VirtualClock
+) -> None:
+    """Its heartbeat was held up as well, and need not be the first to run again. What was taken
+    or renewed after the freeze is judged as ever."""
+    queue.add_bulk([("n", i) for i in range(4)])
+    late = LatePasses()
+    pulled(manager, lock_duration=0.5)
+    clock.advance(seconds=0.3)
+    held, renewed = pulled(manager, lock_duration=0.5), pulled(manager, lock_duration=0.5)
+    clock.advance(seconds=0.49)
+    late_tick(manager, late, 0.29)
+    assert manager.heartbeat(renewed)
+    after = pulled(manager, lock_duration=0.02)
+    clock.advance(seconds=0.02)
+    late_tick(manager, late, 0.003)
+    assert (held.refresh().stall_count, after.refresh().stall_count) == (0, 1)
+    clock.advance(seconds=0.479)
+    late_tick(manager, late, 0)
+    assert (held.refresh().stall_count, renewed.refresh().stall_count) == (1, 0)
+    clock.advance(seconds=0.001)
+    late_tick(manager, late, 0)
+    assert renewed.refresh().stall_count == 1
+
+
+def test_a_freeze_is_forgotten_after_five_seconds(
+    manager: QueueManager, queue: Queue, clock: VirtualClock
+) -> None:
+    late = LatePasses()
+    assert late.freezes(2000, 0, 10_000) == ((10_000, 2000),)
+    assert late.freezes(1, 3, 14_999) == ((14_999, 3), (10_000, 2000))
+    assert late.freezes(0, 0, 15_000) == ((15_000, 0),)
+    assert late.freezes(2501, 0, 15_001) == (), "late by half of five seconds: a matter of the row"
+
+
+def test_a_lock_is_spared_three_times_in_a_row_and_anew_after_each_heartbeat(
+    manager: QueueManager, queue: Queue, clock: VirtualClock
+) -> None:
+    """So that a machine that is always late still finds what was lost, and one whose handlers
+    hold the interpreter over and over loses none of them."""
+    queue.add_bulk([("n", i) for i in range(2)])
+    lost, beating = (pulled(manager, lock_duration=0.5) for _ in range(2))
+    late = LatePasses()
+    clock.advance(seconds=0.5)
+    for n in range(12):
+        clock.advance(seconds=0.7)
+        late_tick(manager, late, 0.7)
+        assert (lost.refresh().stall_count, beating.refresh().stall_count) == (int(n > 2), 0)
+        # in the very millisecond, which is the nearest that it can be to none at all
+        assert manager.heartbeat(beating)
+        clock.advance(seconds=0.5)
+
+
+def test_a_short_freeze_moves_neither_timeouts_nor_what_has_no_lock(
+    manager: QueueManager, queue: Queue, clock: VirtualClock
+) -> None:
+    """A run goes on in a freeze that its own handler makes; a silent job has 5 s more anyway."""
+    queue.add("n", timeout=1)
+    job = pulled(manager, lock_duration=0.5)
+    clock.advance(seconds=1.5)
+    late_tick(manager, LatePasses(), 1)
+    assert job.refresh().error == "ran longer than its timeout of 1 s"
+
+
+def test_a_loop_knows_for_how_long_a_pass_is_owed(clock: VirtualClock) -> None:
+    alarm = Alarm()
+    loop = TaskLoop("test", clock, alarm, threaded=True)
+    seen: list[int] = []
+
+    def tick() -> Report:
+        clock.advance(seconds=1)
+        seen.append(loop.behind_ms(clock.timeline_ms()))
+        return Report(1, clock.timeline_ms() + 1000)
+
+    loop.add(Task("test", tick))
+    assert loop.behind_ms(clock.timeline_ms()) == 0, "nothing is due"
+    alarm.set(clock.timeline_ms() + 1000)
+    clock.advance(seconds=3)
+    assert loop.behind_ms(clock.timeline_ms()) == 2000
+    loop.turn()
+    assert seen == [3000], "the pass is not done yet"
+    assert loop.behind_ms(clock.timeline_ms()) == 0
+
+
+def test_a_manager_looks_how_far_its_heartbeats_are_behind(clock: VirtualClock) -> None:
+    with QueueManager(clock=clock, background=False) as manager:
+        manager.push("q", 1)
+        job = pulled(manager, lock_duration=0.6)
+        manager._state.beat.set(clock.timeline_ms() + 200)
+        clock.advance(seconds=0.6)
+        manager._loop.turn()
+        assert job.refresh().state is JobState.ACTIVE
+        manager._beat.turn()
+        clock.advance(seconds=0.599)
+        manager._loop.turn()
+        assert job.refresh().stall_count == 1
+
+
 # -- an owner's jobs -------------------------------------------------------------------------------
 
 

@@ -297,7 +297,8 @@ PACKAGE = bunqueue_py.__path__[0]
 
 
 def steps(call: Callable[[], Any]) -> int:
-    """How many lines of the package, and of what it builds on, the call runs."""
+    """How many lines of the package, and of what it builds on, the call runs; each round of a
+    generator is one at least."""
     count = 0
 
     def line(frame: FrameType, event: str, arg: Any) -> Any:
@@ -306,8 +307,12 @@ def steps(call: Callable[[], Any]) -> int:
         return line
 
     def enter(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal count
         name = frame.f_code.co_filename
-        return line if name.startswith(PACKAGE) or "sortedcontainers" in name else None
+        if not name.startswith(PACKAGE) and "sortedcontainers" not in name:
+            return None
+        count += event == "call"
+        return line
 
     before = sys.gettrace()
     sys.settrace(enter)
@@ -325,6 +330,7 @@ READS: dict[str, Callable[[Queue], Any]] = {
     "the first page": lambda queue: queue.get_jobs(limit=10),
     "the first page, newest first": lambda queue: queue.get_jobs(limit=10, newest_first=True),
     "the first waiting": lambda queue: queue.get_jobs("waiting", limit=10),
+    "the first delayed": lambda queue: queue.get_jobs("delayed", limit=10),
     "the first prioritized": lambda queue: queue.get_jobs("prioritized", limit=10),
     "a change of priority": lambda queue: queue.change_priority(queue.get_jobs(limit=1)[0], 77),
     "clean": lambda queue: queue.clean(0, state="waiting", limit=10),
@@ -364,6 +370,45 @@ def test_a_read_takes_no_more_steps_in_a_long_queue(clock: VirtualClock, kind: s
         assert not dear, "\n".join(dear)
 
 
+# whether the i-th of n jobs is due, and nobody has moved it
+AMID: dict[str, Callable[[int, int], bool]] = {
+    "all are due": lambda i, n: True,
+    "the first half is due": lambda i, n: i < n // 2,
+    "the second half is due": lambda i, n: i >= n // 2,
+    "every other one is due": lambda i, n: bool(i % 2),
+    "one in twenty is delayed": lambda i, n: bool(i % 20),
+    "both come in stretches": lambda i, n: bool(i // 37 % 2),
+    "a few are delayed, far apart": lambda i, n: i % (n // 16) != n // 32,
+    "the last ones are delayed": lambda i, n: i < n - 10,
+}
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+@pytest.mark.parametrize("amid", AMID)
+def test_a_page_of_delayed_jobs_steps_over_those_that_are_due(
+    clock: VirtualClock, manager: QueueManager, amid: str, newest_first: bool
+) -> None:
+    """Nobody pulls, so nobody has moved them. What lies between two delayed jobs takes a number of
+    steps that grows with its logarithm."""
+    taken = {}
+    for n in (250, 4000):
+        queue = Queue(f"q{n}", manager)
+        due = [AMID[amid](i, n) for i in range(n)]
+        queue.add_bulk([JobSpec("job", i, delay=1 if due[i] else 999) for i in range(n)])
+        clock.advance(seconds=10)
+        page: list[Job] = []
+
+        def read(queue: Queue = queue, page: list[Job] = page) -> None:
+            page += queue.get_jobs("delayed", limit=10, newest_first=newest_first)
+
+        taken[n] = steps(read)
+        waiting = [i for i in range(n) if not due[i]]
+        if newest_first:
+            waiting.reverse()
+        assert [job.data for job in page] == waiting[:10]
+    assert taken[4000] <= 1.8 * taken[250]
+
+
 def test_a_page_of_a_walk_takes_no_more_steps_in_a_long_queue(
     clock: VirtualClock, manager: QueueManager
 ) -> None:
@@ -374,3 +419,46 @@ def test_a_page_of_a_walk_takes_no_more_steps_in_a_long_queue(
         walk = queue.iter_jobs()
         pages[n] = [steps(lambda walk=walk: list(islice(walk, PAGE))) for _ in range(n // PAGE)]  # type: ignore[misc]
     assert max(pages[16_000]) <= 1.5 * max(pages[2000])
+
+
+def test_a_page_of_a_walk_takes_no_more_steps_among_many_groups(
+    manager: QueueManager, queue: Queue
+) -> None:
+    """Neither among many with ready jobs, nor past many with none."""
+    pages = {}
+    for n in (2 * PAGE, 12 * PAGE):
+        many = Queue(f"q{n}", manager)
+        many.add_bulk([JobSpec("job", i, group=f"g{i}", delay=100 * (i % 2)) for i in range(n)])
+        many.add_bulk([JobSpec("job", i, group=f"last{i}") for i in range(PAGE)])
+        walk = many.iter_jobs(["waiting"])
+        pages[n] = [steps(lambda walk=walk: next(walk))]  # type: ignore[misc]
+        pages[n] += [
+            steps(lambda walk=walk: list(islice(walk, PAGE // 2))) for _ in range(n // PAGE)
+        ]  # type: ignore[misc]
+        assert len(list(walk)) == n // 2 + PAGE - 1 - PAGE // 2 * (n // PAGE)
+    assert max(pages[12 * PAGE]) <= 1.3 * max(pages[2 * PAGE])
+
+
+def test_a_walk_goes_on_where_it_was_when_its_group_is_gone(
+    manager: QueueManager, queue: Queue
+) -> None:
+    jobs = queue.add_bulk([JobSpec("job", i, group=f"g{i}") for i in range(3 * PAGE)])
+    walk = queue.iter_jobs()
+    seen = [next(walk) for _ in range(PAGE)]
+    for job in jobs[PAGE - 5 : PAGE + 5]:
+        queue.remove(job)
+    again = queue.add_bulk([JobSpec("again", group=f"g{i}") for i in (0, PAGE, PAGE + 1)])
+    seen += walk
+    assert ids(seen) == ids([*jobs[:PAGE], *jobs[PAGE + 5 :]])
+    assert not set(ids(again)) & set(ids(seen))
+
+
+def test_ten_thousand_groups_that_came_and_went_leave_no_memory_behind(
+    manager: QueueManager, queue: Queue
+) -> None:
+    for i in range(10_000):
+        queue.remove(queue.add("job", group=f"g{i}"))
+    groups = manager._state.queues["mail"].groups
+    assert groups is not None
+    assert (len(groups.by_name), len(groups.by_number)) == (0, 0)
+    assert len(groups.numbered) < 100
