@@ -6,6 +6,7 @@
 | 20    | one worker's own state                | nothing above 1000, no shard      |
 | 100+i | shard i                               | leaves; several only ascending    |
 | 1000  | leaves: stores, buffers, loops        | nothing                           |
+| 1020  | an SQLite connection                  | nothing; under the first one only |
 
 With `BUNQUEUE_CHECK_LOCKS=1` in the environment when a lock is made, it checks this table at every
 use and raises `LockOrderError`; otherwise it is a plain `threading.Lock`.
@@ -23,6 +24,7 @@ MANAGER = 10
 WORKER = 20
 SHARD = 100
 LEAF = 1000
+CONNECTION = 1020
 
 
 class LockOrderError(RuntimeError):
@@ -72,6 +74,11 @@ class CheckingLock:
                 raise LockOrderError(
                     f"{self.name} (rank {self.rank}) is taken while {last.name} "
                     f"(rank {last.rank}) is held"
+                )
+            if self.rank >= CONNECTION and last.rank > MANAGER:
+                raise LockOrderError(
+                    f"{self.name} is taken while {last.name} (rank {last.rank}) is held: SQLite "
+                    "waits for the disk, and nobody may have to wait for that"
                 )
             if last.rank == WORKER and self.rank < LEAF:
                 raise LockOrderError(

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from bunqueue_py.sync import (
+    CONNECTION,
     LEAF,
     MANAGER,
     SHARD,
@@ -25,6 +26,7 @@ ALLOWED = [
     (SHARD, SHARD + 1),
     (SHARD, SHARD + 63),
     (SHARD + 3, LEAF),
+    (MANAGER, CONNECTION),
 ]
 FORBIDDEN = [
     (WORKER, MANAGER),
@@ -40,6 +42,13 @@ FORBIDDEN = [
     (LEAF, SHARD),
     (LEAF, LEAF),
     (MANAGER, MANAGER),
+    (WORKER, CONNECTION),
+    (SHARD, CONNECTION),
+    (LEAF, CONNECTION),
+    (CONNECTION, MANAGER),
+    (CONNECTION, SHARD),
+    (CONNECTION, LEAF),
+    (CONNECTION, CONNECTION),
 ]
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from sqlite3 import Connection
 
+from ...durations import shown
 from ...errors import SchemaVersionError, StorageCorruptError, StorageError
+from .connection import Header
 
 APPLICATION_ID = 0x62717079
 """The letters "bqpy"."""
@@ -58,12 +60,12 @@ transaction and neither begins nor ends one. Once released, a step is never chan
 
 
 def create(connection: Connection) -> None:
-    """Gives an empty database its tables, in one transaction; then keeps a write-ahead log.
+    """Gives an empty database a write-ahead log and its tables, these in one transaction.
 
     Safe to repeat after a kill at any point: until the transaction is there, the file is empty.
     """
     # Takes effect before the first page is written only, so it stands before the journal's mode.
-    # Space that is given back can then be taken off the file without writing it anew.
+    # Space that is no longer used can then be taken off the file without writing it anew.
     connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     if _pragma(connection, "page_count") > 0 and _pragma(connection, "auto_vacuum") != 2:
         connection.execute("VACUUM")  # somebody's empty database: one page, without that setting
@@ -92,18 +94,36 @@ def version_of(connection: Connection) -> int:
     return _pragma(connection, "user_version")
 
 
+def missing_tables(connection: Connection) -> list[str]:
+    """Which of `TABLES` the database does not have."""
+    rows = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+    return [name for name in TABLES if (name,) not in rows]
+
+
+def check_header(found: Header, path: str, newest: int = VERSION) -> None:
+    """Raises `StorageError` for a database of another application, `SchemaVersionError` for a
+    newer one of ours."""
+    if found.application_id != APPLICATION_ID:
+        raise StorageError(
+            f"{shown(path)} is an SQLite database of another application (its application_id is "
+            f"{found.application_id:#x} and not {APPLICATION_ID:#x}): name another file. It has "
+            "not been touched"
+        )
+    check_version(found.version, path, newest)
+
+
 def check_version(version: int, path: str, newest: int = VERSION) -> None:
     """Raises `SchemaVersionError` for a version that this release does not know."""
     if version > newest:
         raise SchemaVersionError(
-            f"{path} has schema version {version}, and this release of bunqueue_py knows versions "
-            f"up to {newest}: open it with the release that wrote it, or a newer one. "
+            f"{shown(path)} has schema version {version}, and this release of bunqueue_py knows "
+            f"versions up to {newest}: open it with the release that wrote it, or a newer one. "
             "The file has not been touched"
         )
     if version < 1:
         raise StorageCorruptError(
-            f"{path} says that it is a bunqueue_py database of schema version {version}, which "
-            "never was: the header is damaged. The file has not been touched"
+            f"{shown(path)} says that it is a bunqueue_py database of schema version {version}, "
+            "which never was: the header is damaged. The file has not been touched"
         )
 
 
@@ -128,8 +148,8 @@ def migrate(
     missing = [(version, step) for version, step in steps if found < version <= to]
     if [version for version, _ in missing] != list(range(found + 1, to + 1)):
         raise StorageError(
-            f"{path} has schema version {found}, and this release of bunqueue_py has no way from "
-            f"there to version {to}: open it once with a release in between. "
+            f"{shown(path)} has schema version {found}, and this release of bunqueue_py has no way "
+            f"from there to version {to}: open it once with a release in between. "
             "The file has not been touched"
         )
     copy(f"{path}.v{found}.bak")
