@@ -50,8 +50,8 @@ def _check_replaceable(real: str) -> None:
     try:
         with closing(connect_frozen(real)) as connection:
             found = header(connection)
-        if found.pages == 0 and not has_log(real):
-            return  # an empty file, as the tempfile module makes them
+        if os.path.getsize(real) == 0 and not has_log(real):
+            return  # as the tempfile module makes them
         if found.application_id != schema.APPLICATION_ID:
             raise StorageError(f"{shown(real)} is a database of another application")
         if has_log(real):
@@ -90,7 +90,8 @@ def copy_database(path: str, target: str) -> None:
 def _copy(source: Connection, path: str, partial: str) -> None:
     _remove(partial)  # of an attempt that an owner's coming broke off
     # Having read, it stays at this moment: the copy begins anew for no commit of the owner's.
-    schema.check_header(header(source), path)
+    found = header(source)
+    schema.check_header(found, path, newest=found.version)  # a copy of any version is one
     try:
         with closing(connect(partial, "mode=rwc")) as copy:
             # What an interrupted copy leaves behind is removed anyway, so it needs no journal.

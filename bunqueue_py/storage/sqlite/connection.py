@@ -174,23 +174,22 @@ def connect_frozen(path: str) -> Connection:
 
 
 class Header(NamedTuple):
-    """What a database says of itself. `cookie` is 0 if no table was ever made in it."""
+    """What a database says of itself; `tables` counts its indexes and views too."""
 
     application_id: int
     version: int
-    pages: int
-    cookie: int
+    tables: int
 
     @property
     def blank(self) -> bool:
-        """An empty file or an empty database; its tables may stand in its log alone."""
-        return self.application_id == self.version == self.cookie == 0 and self.pages <= 1
+        """There is nothing in it; read without its log, that may have something."""
+        return self == (0, 0, 0)
 
 
 def header(connection: Connection) -> Header:
     """Reads the header through that connection."""
-    names = ("application_id", "user_version", "page_count", "schema_version")
-    return Header(*(connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names))
+    queries = ("PRAGMA application_id", "PRAGMA user_version", "SELECT COUNT(*) FROM sqlite_schema")
+    return Header(*(connection.execute(query).fetchone()[0] for query in queries))
 
 
 def has_log(path: str) -> bool:
@@ -208,23 +207,24 @@ def read(path: str, action: Callable[[Connection], T]) -> T:
     frozen, so that nothing is made beside it; should an owner come in the middle, all is read once
     more, so `action` may be called several times. Raises what `explained` makes of an error.
     """
+    failure: BaseException | None = None
     for _ in range(_TRIES):
         stamp = _stamp(path)
         frozen = stamp is not None
         try:
             found = _read_once(path, frozen, action)
         except Exception as error:  # of whatever kind: it may be that of a page half-changed
+            failure = error
             if _stamp(path) != stamp or (not frozen and code_of(error) == _CANTOPEN):
                 continue  # an owner came, or went and took the log along
-            if isinstance(error, sqlite3.Error):
-                raise explained(error, path) from error
-            raise
+            break
         if not frozen or _stamp(path) == stamp:
             return found
-    raise StorageError(
-        f"{shown(path)} could not be read in {_TRIES} attempts: it is opened and closed again and "
-        "again, or its log cannot be read by this process"
-    )
+        failure = StorageError(f"{shown(path)} is opened and closed again and again; try later")
+    if isinstance(failure, sqlite3.Error):
+        raise explained(failure, path) from failure
+    assert failure is not None
+    raise failure
 
 
 def _read_once(path: str, frozen: bool, action: Callable[[Connection], T]) -> T:

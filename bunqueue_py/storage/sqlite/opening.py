@@ -92,6 +92,13 @@ def checkpoint(connection: Connection) -> bool:
     return not busy
 
 
+def shrink(connection: Connection, pages: int) -> None:
+    """Takes up to that many unused pages off the file, in a transaction of its own; the file gets
+    shorter with the next checkpoint."""
+    # `execute` would stop after one page, of a statement that has rows without columns.
+    connection.executescript(f"PRAGMA incremental_vacuum({pages})")
+
+
 def check_serializer(connection: Connection, name: str, path: str) -> None:
     """Compares the serializer's name with the one that the file was written with; the first one
     is kept. Raises `StorageError` naming both."""
@@ -113,8 +120,10 @@ def _look(path: str, newest: int) -> int | None:
     """
     if not os.path.exists(path):
         return None
-    log = path + "-wal"
-    if os.path.getsize(path) == 0 and os.path.exists(log) and os.path.getsize(log) > 0:
+    log, size = path + "-wal", os.path.getsize(path)
+    if size == 1:  # which SQLite takes for an empty one
+        raise StorageCorruptError(f"{shown(path)} is no SQLite database: name another file")
+    if size == 0 and os.path.exists(log) and os.path.getsize(log) > 0:
         raise StorageCorruptError(
             f"{shown(path)} is empty and its log {shown(log)} is not: the file was cut off or "
             "replaced. Put the right file back; or, to begin anew, remove the log"
