@@ -44,8 +44,8 @@ def add_job(
     priority: int = 0,
     run_at: int = 0,
     entered: int = 0,
-    data: bytes | None = b"{}",
-    result: bytes | None = None,
+    data: bytes | int = b"{}",
+    result: bytes | int = 0,
 ) -> str:
     """Writes the row of one job, and returns its id."""
     job_id = f"job-{number:06}"

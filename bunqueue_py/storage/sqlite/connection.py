@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import stat
 from collections.abc import Callable
 from sqlite3 import Connection
 from typing import NamedTuple, TypeVar
@@ -242,6 +243,8 @@ def _stamp(path: str) -> tuple[int, int, int, int] | None:
         found = os.stat(path)
     except OSError as error:
         raise explained(error, path) from error
+    if not stat.S_ISREG(found.st_mode):
+        raise StorageError(f"{shown(path)} is no file")
     if has_log(path):
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

@@ -31,12 +31,14 @@ Decode = Callable[[Row], T]
 
 _COLUMNS = "id, queue, seq, state, priority, run_at, entered, meta"
 _WHOLE = f"""SELECT {_COLUMNS},
-    COALESCE(data, (SELECT p.data FROM payloads p WHERE p.id = jobs.id)),
-    COALESCE(result, (SELECT r.data FROM results r WHERE r.id = jobs.id)) FROM jobs"""
+    CASE WHEN data = 0 OR data IS NULL
+        THEN (SELECT p.data FROM payloads p WHERE p.id = jobs.id) ELSE data END,
+    CASE WHEN result = 0 OR result IS NULL
+        THEN (SELECT r.data FROM results r WHERE r.id = jobs.id) ELSE result END
+    FROM jobs"""
 _BARE = f"SELECT {_COLUMNS}, NULL, NULL FROM jobs"
 
-# Numbers stand in the text and are no parameters, so that SQLite sees when the index over the
-# finished jobs serves.
+# The numbers stand in the text, as in the conditions of the indexes over finished jobs.
 _CONDITIONS = {
     JobState.WAITING: f"state = {PENDING} AND priority <= 0 AND run_at <= :now",
     JobState.PRIORITIZED: f"state = {PENDING} AND priority > 0 AND run_at <= :now",

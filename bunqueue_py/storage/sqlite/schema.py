@@ -19,16 +19,12 @@ APPLICATION_ID = 0x62717079
 
 VERSION = 1
 
-INLINE_BYTES = 4096
-"""A payload or result up to this length stands in its job's row, a longer one in a table of its
-own, so that a change of state does not write it again."""
-
 # Tables with a rowid, although ids are text: without one, SQLite moves all of a row beyond about
 # 1,000 bytes out of line, and a payload of 1,500 bytes takes twice the time and the space.
 _TABLES = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY NOT NULL, value)",
     # state: model.job's numbers. run_at, entered: epoch milliseconds. seq: the admission number.
-    # data, result: NULL where it stands in the tables below, or where there is no result.
+    # data, result: 0 where it stands in the tables below, or where there is no result.
     """CREATE TABLE jobs (
         id TEXT PRIMARY KEY NOT NULL,
         queue TEXT NOT NULL,
@@ -41,8 +37,10 @@ _TABLES = (
         data BLOB,
         result BLOB
     )""",
-    # Only finished jobs can be many times what memory holds, so only they are read by pages.
-    "CREATE INDEX finished ON jobs (queue, state, entered, seq) WHERE state >= 3",
+    # Only finished jobs may be many times what memory holds, so only they are read by pages. SQLite
+    # uses such an index where the query has the very same condition in it.
+    "CREATE INDEX completed ON jobs (queue, entered, seq) WHERE state = 3",
+    "CREATE INDEX failed ON jobs (queue, entered, seq) WHERE state = 4",
     "CREATE TABLE payloads (id TEXT PRIMARY KEY NOT NULL, data BLOB NOT NULL)",
     "CREATE TABLE results (id TEXT PRIMARY KEY NOT NULL, data BLOB NOT NULL)",
     """CREATE TABLE rest (

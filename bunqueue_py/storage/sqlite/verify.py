@@ -28,17 +28,17 @@ _ORPHANS = (
     (
         "jobs without a payload",
         "SELECT COUNT(*), MIN(id) FROM jobs "
-        "WHERE data IS NULL AND id NOT IN (SELECT id FROM payloads)",
+        "WHERE (data = 0 OR data IS NULL) AND id NOT IN (SELECT id FROM payloads)",
     ),
     (
         "jobs that have their payload twice",
         "SELECT COUNT(*), MIN(id) FROM payloads "
-        "WHERE id IN (SELECT id FROM jobs WHERE data IS NOT NULL)",
+        "WHERE id IN (SELECT id FROM jobs WHERE typeof(data) = 'blob')",
     ),
     (
         "jobs that have their result twice",
         "SELECT COUNT(*), MIN(id) FROM results "
-        "WHERE id IN (SELECT id FROM jobs WHERE result IS NOT NULL)",
+        "WHERE id IN (SELECT id FROM jobs WHERE typeof(result) = 'blob')",
     ),
     (
         "jobs in a state that does not exist",
