@@ -4,6 +4,7 @@
 | ----- | ------------------------------------- | --------------------------------- |
 | 10    | manager lifecycle                     | all below                         |
 | 20    | one worker's own state                | nothing above 1000, no shard      |
+| 50    | the storage writer's cut and commit   | shards, leaves                    |
 | 100+i | shard i                               | leaves; several only ascending    |
 | 1000  | leaves: stores, buffers, loops        | nothing                           |
 | 1020  | an SQLite connection                  | nothing; under the first one only |
@@ -22,6 +23,7 @@ from typing import Protocol
 
 MANAGER = 10
 WORKER = 20
+STORAGE = 50
 SHARD = 100
 LEAF = 1000
 CONNECTION = 1020
