@@ -7,7 +7,7 @@
 | 50    | the storage writer's cut and commit   | shards, leaves                    |
 | 100+i | shard i                               | leaves; several only ascending    |
 | 1000  | leaves: stores, buffers, loops        | nothing                           |
-| 1020  | an SQLite connection                  | nothing; under the first one only |
+| 1020  | an SQLite connection                  | nothing; under 10 and 50 only     |
 
 With `BUNQUEUE_CHECK_LOCKS=1` in the environment when a lock is made, it checks this table at every
 use and raises `LockOrderError`; otherwise it is a plain `threading.Lock`.
@@ -77,7 +77,7 @@ class CheckingLock:
                     f"{self.name} (rank {self.rank}) is taken while {last.name} "
                     f"(rank {last.rank}) is held"
                 )
-            if self.rank >= CONNECTION and last.rank > MANAGER:
+            if self.rank >= CONNECTION and last.rank not in (MANAGER, STORAGE):
                 raise LockOrderError(
                     f"{self.name} is taken while {last.name} (rank {last.rank}) is held: SQLite "
                     "waits for the disk, and nobody may have to wait for that"

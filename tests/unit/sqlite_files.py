@@ -15,6 +15,7 @@ from threading import Lock
 
 import pytest
 
+from bunqueue_py.storage.sqlite import schema
 from bunqueue_py.storage.sqlite.opening import close_database, open_database
 
 STATES = PENDING, GATED, ACTIVE, COMPLETED, FAILED = range(5)
@@ -27,8 +28,10 @@ posix = pytest.mark.skipif(os.name == "nt", reason="of POSIX")
 
 @contextmanager
 def opened(path: Path | str) -> Iterator[sqlite3.Connection]:
-    """The owner's connection, closed in good order at the end."""
+    """The owner's connection, closed in good order at the end. It does not wait for the disk, or
+    the tests would do little else."""
     connection = open_database(str(path)).connection
+    connection.execute("PRAGMA synchronous = OFF").fetchall()
     try:
         yield connection
     finally:
@@ -58,11 +61,14 @@ def add_job(
 
 def make_file(path: Path | str, jobs: int = 0, size: int = 100) -> Path:
     """A file of ours with that many jobs, closed in good order."""
-    with opened(path) as connection:
-        connection.execute("BEGIN")
-        for number in range(jobs):
-            add_job(connection, number, data=bytes(size))
-        connection.execute("COMMIT")
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA synchronous = OFF")
+    schema.create(connection)
+    connection.execute("BEGIN")
+    for number in range(jobs):
+        add_job(connection, number, data=bytes(size))
+    connection.execute("COMMIT")
+    close_database(connection, str(path))
     return Path(path)
 
 

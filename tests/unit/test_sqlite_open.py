@@ -255,18 +255,19 @@ def folder_of_copy(path: Path) -> bytes:
 
 
 def test_the_owners_connection_is_set_up_for_durability(path: Path) -> None:
-    with opened(path) as connection:
+    connection = open_database(str(path)).connection
 
-        def pragma(name: str) -> object:
-            return connection.execute(f"PRAGMA {name}").fetchone()[0]
+    def pragma(name: str) -> object:
+        return connection.execute(f"PRAGMA {name}").fetchone()[0]
 
-        assert pragma("journal_mode") == "wal"
-        assert pragma("synchronous") == 2
-        assert pragma("wal_autocheckpoint") == 0
-        assert pragma("auto_vacuum") == 2
-        assert pragma("busy_timeout") == 5000
-        assert pragma("fullfsync") == 1
-        assert connection.isolation_level is None
+    assert pragma("journal_mode") == "wal"
+    assert pragma("synchronous") == 2
+    assert pragma("wal_autocheckpoint") == 0
+    assert pragma("auto_vacuum") == 2
+    assert pragma("busy_timeout") == 5000
+    assert pragma("fullfsync") == 1
+    assert connection.isolation_level is None
+    close_database(connection, str(path))
 
 
 @pytest.mark.parametrize("with_setting", [False, True])

@@ -9,6 +9,7 @@ from bunqueue_py.sync import (
     LEAF,
     MANAGER,
     SHARD,
+    STORAGE,
     WORKER,
     CheckingLock,
     LockOrderError,
@@ -27,6 +28,9 @@ ALLOWED = [
     (SHARD, SHARD + 63),
     (SHARD + 3, LEAF),
     (MANAGER, CONNECTION),
+    (MANAGER, STORAGE),
+    (STORAGE, SHARD),
+    (STORAGE, CONNECTION),
 ]
 FORBIDDEN = [
     (WORKER, MANAGER),
@@ -49,6 +53,8 @@ FORBIDDEN = [
     (CONNECTION, SHARD),
     (CONNECTION, LEAF),
     (CONNECTION, CONNECTION),
+    (SHARD, STORAGE),
+    (LEAF, STORAGE),
 ]
 
 
