@@ -112,6 +112,37 @@ class WaitTimeoutError(BunqueueError, TimeoutError):
     """The time given to a blocking call passed before what it waited for happened."""
 
 
+class StorageError(BunqueueError):
+    """The storage could not be opened, read or written. `accepted`: the call has taken effect in
+    memory, and what it did is written as soon as writing is possible again; a durable push then
+    has a `job_id`. Otherwise nothing has been changed."""
+
+    def __init__(self, message: str, *, accepted: bool = False, job_id: str | None = None) -> None:
+        super().__init__(message)
+        self.accepted = accepted
+        self.job_id = job_id
+
+
+class StorageLockedError(StorageError):
+    """Another manager owns the file, in the process `pid` (`None` where it could not be read)."""
+
+    def __init__(self, message: str, *, pid: int | None = None) -> None:
+        super().__init__(message)
+        self.pid = pid
+
+
+class StorageFullError(StorageError):
+    """The disk, or the bound on what may wait for it, has no room left."""
+
+
+class StorageCorruptError(StorageError):
+    """The file is damaged, or is no database; it has not been touched."""
+
+
+class SchemaVersionError(StorageError):
+    """A newer release wrote the file; it has not been touched."""
+
+
 class UnrecoverableError(BunqueueError):
     """Raised by a handler: fails the job for good, whatever attempts remain.
 

@@ -4,8 +4,10 @@
 | ----- | ------------------------------------- | --------------------------------- |
 | 10    | manager lifecycle                     | all below                         |
 | 20    | one worker's own state                | nothing above 1000, no shard      |
+| 50    | the storage writer's cut and commit   | shards, leaves                    |
 | 100+i | shard i                               | leaves; several only ascending    |
 | 1000  | leaves: stores, buffers, loops        | nothing                           |
+| 1020  | an SQLite connection                  | nothing; under 10 and 50 only     |
 
 With `BUNQUEUE_CHECK_LOCKS=1` in the environment when a lock is made, it checks this table at every
 use and raises `LockOrderError`; otherwise it is a plain `threading.Lock`.
@@ -21,8 +23,10 @@ from typing import Protocol
 
 MANAGER = 10
 WORKER = 20
+STORAGE = 50
 SHARD = 100
 LEAF = 1000
+CONNECTION = 1020
 
 
 class LockOrderError(RuntimeError):
@@ -72,6 +76,11 @@ class CheckingLock:
                 raise LockOrderError(
                     f"{self.name} (rank {self.rank}) is taken while {last.name} "
                     f"(rank {last.rank}) is held"
+                )
+            if self.rank >= CONNECTION and last.rank not in (MANAGER, STORAGE):
+                raise LockOrderError(
+                    f"{self.name} is taken while {last.name} (rank {last.rank}) is held: SQLite "
+                    "waits for the disk, and nobody may have to wait for that"
                 )
             if last.rank == WORKER and self.rank < LEAF:
                 raise LockOrderError(

@@ -225,3 +225,17 @@ class DlqStats:
     retried: int
     oldest: datetime | None
     newest: datetime | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `verify` found in a file. `ok` is whether there are no `problems`; `jobs` is `None`
+    where they cannot be counted, `schema_version` where it cannot be read. `file_bytes` is the
+    size of the file, `log_bytes` that of the log beside it, which belongs to it."""
+
+    ok: bool
+    problems: tuple[str, ...]
+    jobs: JobCounts | None
+    file_bytes: int
+    log_bytes: int
+    schema_version: int | None

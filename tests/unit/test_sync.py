@@ -5,9 +5,11 @@ import threading
 import pytest
 
 from bunqueue_py.sync import (
+    CONNECTION,
     LEAF,
     MANAGER,
     SHARD,
+    STORAGE,
     WORKER,
     CheckingLock,
     LockOrderError,
@@ -25,6 +27,10 @@ ALLOWED = [
     (SHARD, SHARD + 1),
     (SHARD, SHARD + 63),
     (SHARD + 3, LEAF),
+    (MANAGER, CONNECTION),
+    (MANAGER, STORAGE),
+    (STORAGE, SHARD),
+    (STORAGE, CONNECTION),
 ]
 FORBIDDEN = [
     (WORKER, MANAGER),
@@ -40,6 +46,15 @@ FORBIDDEN = [
     (LEAF, SHARD),
     (LEAF, LEAF),
     (MANAGER, MANAGER),
+    (WORKER, CONNECTION),
+    (SHARD, CONNECTION),
+    (LEAF, CONNECTION),
+    (CONNECTION, MANAGER),
+    (CONNECTION, SHARD),
+    (CONNECTION, LEAF),
+    (CONNECTION, CONNECTION),
+    (SHARD, STORAGE),
+    (LEAF, STORAGE),
 ]
 
 

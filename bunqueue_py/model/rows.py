@@ -1,0 +1,249 @@
+"""A job as storage keeps it: one tuple of references, taken from its record under the lock.
+
+Everything a record has is in it but its delivery and the tokens of its runs, which mean nothing
+once the process is gone. Nothing is encoded here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final, NamedTuple
+
+from .failure import Failure
+from .job import NOWHERE, JobRecord
+from .options import Options
+from .side import AttemptRow, Claim, Letter, Side
+
+INLINE_BYTES = 4096
+"""A payload or result up to this length is in the job's row; a longer one stands apart, so that a
+change of state does not write it again."""
+
+ClaimRow = tuple[str, int | None, int, bool, int | None]
+"""key, ttl_ms, mode, held, until_ms"""
+
+LetterRow = tuple[int, int | None, int | None, int]
+"""since_ms, expires_ms, next_retry_ms, auto_retries"""
+
+SideRow = tuple[
+    bool,  # anchored
+    tuple[AttemptRow, ...],
+    int,  # dlq_retries
+    Failure | None,
+    str | None,  # group
+    int | None,  # last_retry_ms
+    LetterRow | None,
+    int | float,  # progress
+    str | None,  # progress_message
+    int,  # stall_count
+    tuple[str, ...],  # tags
+    tuple[tuple[str, int], ...] | None,  # timeline
+]
+
+JobRow = tuple[
+    str,
+    str,
+    int,
+    int,
+    int,
+    int,
+    int,
+    int,
+    int | None,
+    int,
+    str,
+    Options,
+    str | None,
+    ClaimRow | None,
+    SideRow | None,
+    bytes | None,
+    bytes | None,
+    int,
+]
+"""A plain tuple, for speed; the constants below name its places. DATA is `None` where the payload
+stands apart. RESULT is `None` where there is no result, where it stands apart, and where the one
+on disk stays: RESULT_SIZE tells which."""
+
+ID: Final = 0
+QUEUE: Final = 1
+SEQ: Final = 2
+STATE: Final = 3
+PRIORITY: Final = 4
+RUN_AT: Final = 5
+ENTERED: Final = 6
+CREATED: Final = 7
+STARTED: Final = 8
+ATTEMPTS_MADE: Final = 9
+NAME: Final = 10
+OPTIONS: Final = 11
+CUSTOM_ID: Final = 12
+CLAIM: Final = 13
+SIDE: Final = 14
+DATA: Final = 15
+RESULT: Final = 16
+RESULT_SIZE: Final = 17
+
+
+class Marks(NamedTuple):
+    """What has changed and is not on disk: the latest value of each key, `None` where it is gone.
+
+    `payloads` and `results` have those that stand apart from their job's row; `rest` maps (kind,
+    key) to whatever else there is, as something that JSON can hold.
+    """
+
+    jobs: dict[str, JobRow | None]
+    payloads: dict[str, bytes | None]
+    results: dict[str, bytes | None]
+    rest: dict[tuple[str, str], Any]
+
+    def size(self) -> int:
+        """How many rows it would take."""
+        return len(self.jobs) + len(self.payloads) + len(self.results) + len(self.rest)
+
+    def put_over(self, older: Marks) -> None:
+        """Adds itself to `older`, over what that has of the same keys."""
+        for job_id in self.jobs.keys() & older.jobs.keys():
+            row = self.jobs[job_id]
+            if row is not None and keeps_result(row):
+                self.jobs[job_id] = with_result_of(row, older.jobs[job_id])
+        older.jobs.update(self.jobs)
+        older.payloads.update(self.payloads)
+        older.results.update(self.results)
+        older.rest.update(self.rest)
+
+
+def no_marks() -> Marks:
+    """Marks of nothing."""
+    return Marks({}, {}, {}, {})
+
+
+def row_of(record: JobRecord, seq: int, result: bytes | None = None) -> JobRow:
+    """The record's row, as it is now; `seq` is its admission number, `result` the encoded result
+    of a job that completes (one that completed before keeps that on disk without it)."""
+    claim, side, data = record.claim, record.side, record.data
+    return (
+        record.id,
+        record.queue.name,
+        seq,
+        record.state,
+        record.priority,
+        record.run_at_ms,
+        record.entered_ms,
+        record.created_ms,
+        record.started_ms,
+        record.attempts_made,
+        record.name,
+        record.options,
+        record.custom_id,
+        None
+        if claim is None
+        else (claim.key, claim.ttl_ms, claim.mode, claim.held, claim.until_ms),
+        None if side is None else _side_row(side),
+        data if len(data) <= INLINE_BYTES else None,
+        result if result is None or len(result) <= INLINE_BYTES else None,
+        record.result_size,
+    )
+
+
+def with_result_of(row: JobRow, older: JobRow | None) -> JobRow:
+    """The row with the result of an older one of the same job, if it means that one to stay."""
+    if older is None or older[RESULT] is None or not keeps_result(row):
+        return row
+    return (*row[:RESULT], older[RESULT], row[RESULT_SIZE])
+
+
+def keeps_result(row: JobRow) -> bool:
+    """Whether the job has a result which the row does not bring along, and which does not stand
+    apart: the one that was written before stays."""
+    return row[RESULT] is None and 0 <= row[RESULT_SIZE] <= INLINE_BYTES
+
+
+def record_from(row: JobRow, queue: Any, data: bytes | None = None) -> JobRecord:
+    """The record that the row was taken of; `data` is the payload where that stands apart.
+
+    It stands nowhere yet (`key`), and one that was active has no delivery: whoever recovers it
+    decides what became of that run.
+    """
+    record: JobRecord = _new(JobRecord)
+    record.queue = queue
+    (
+        record.id,
+        _,
+        _,
+        # not a transition: this is the state in which the record comes into being
+        record.state,
+        record.priority,
+        record.run_at_ms,
+        record.entered_ms,
+        record.created_ms,
+        record.started_ms,
+        record.attempts_made,
+        record.name,
+        record.options,
+        record.custom_id,
+        claim,
+        side,
+        inline,
+        _,
+        record.result_size,
+    ) = row
+    record.key = NOWHERE
+    record.delivery = record.last_token = None
+    record.claim = None if claim is None else _claim(claim)
+    record.side = None if side is None else _side(side, record.options.max_timeline)
+    found = inline if data is None else data
+    assert found is not None, f"the payload of job {record.id} is missing"
+    record.data = found
+    return record
+
+
+_new = JobRecord.__new__
+
+
+def _side_row(side: Side) -> SideRow:
+    letter, timeline = side.letter, side.timeline
+    return (
+        side.anchored,
+        side.attempts,
+        side.dlq_retries,
+        side.failure,
+        side.group,
+        side.last_retry_ms,
+        None
+        if letter is None
+        else (letter.since_ms, letter.expires_ms, letter.next_retry_ms, letter.auto_retries),
+        side.progress,
+        side.progress_message,
+        side.stall_count,
+        side.tags,
+        None if timeline is None else tuple(timeline),
+    )
+
+
+def _side(row: SideRow, max_timeline: int) -> Side:
+    side = Side()
+    (
+        side.anchored,
+        side.attempts,
+        side.dlq_retries,
+        side.failure,
+        side.group,
+        side.last_retry_ms,
+        letter,
+        side.progress,
+        side.progress_message,
+        side.stall_count,
+        side.tags,
+        timeline,
+    ) = row
+    if letter is not None:
+        side.letter = Letter(letter[0])
+        _, side.letter.expires_ms, side.letter.next_retry_ms, side.letter.auto_retries = letter
+    if timeline is not None:
+        side.timeline = deque(timeline, max_timeline)
+    return side
+
+
+def _claim(row: ClaimRow) -> Claim:
+    claim = Claim(*row[:4])
+    claim.until_ms = row[4]
+    return claim

@@ -1,0 +1,124 @@
+"""What has changed in a shard and was not handed to the writer yet. Guarded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..model.rows import (
+    DATA,
+    ID,
+    INLINE_BYTES,
+    RESULT,
+    RESULT_SIZE,
+    JobRow,
+    Marks,
+    no_marks,
+    with_result_of,
+)
+
+
+class Dirty:
+    """The latest value of everything that changed since the last cut. Each verb is O(1).
+
+    `began` is called with the first mark after a cut, under the shard's lock: memory only.
+    `fresh` are the jobs of which nothing was ever handed to the writer, so that one which comes and
+    goes between two cuts leaves nothing behind.
+    """
+
+    __slots__ = ("began", "fresh", "jobs", "payloads", "rest", "results", "touched")
+
+    def __init__(self, began: Callable[[], None]) -> None:
+        self.began = began
+        self.fresh: set[str] = set()
+        self.touched = False
+        self.jobs, self.payloads, self.results, self.rest = no_marks()
+
+    def add(self, row: JobRow, data: bytes) -> None:
+        """A job has come in; `data` is its payload."""
+        if not self.touched:
+            self._begin()
+        job_id = row[ID]
+        # in this order: an exception between must not leave a mark that no removal takes back
+        self.fresh.add(job_id)
+        if row[DATA] is None:
+            self.payloads[job_id] = data
+        self.jobs[job_id] = row
+
+    def mark(self, row: JobRow) -> None:
+        """A job has changed, but for a payload or result that stands apart."""
+        if not self.touched:
+            self._begin()
+        if row[RESULT_SIZE] >= 0 and row[RESULT] is None:
+            row = with_result_of(row, self.jobs.get(row[ID]))
+        self.jobs[row[ID]] = row
+
+    def payload(self, job_id: str, data: bytes, before: int) -> None:
+        """The job's payload is another one; `before` is the length of the old one. Marks what
+        stands apart only: the row is the caller's to mark."""
+        self._apart(self.payloads, job_id, data, before)
+
+    def result(self, job_id: str, data: bytes | None, before: int) -> None:
+        """The same for the job's result; `before` is -1 where it had none."""
+        self._apart(self.results, job_id, data, before)
+
+    def tombstone(self, job_id: str, data_size: int, result_size: int) -> None:
+        """The job is gone; the sizes are those of its payload and result (-1: it has none)."""
+        if job_id in self.fresh:
+            self.jobs.pop(job_id, None)
+            self.payloads.pop(job_id, None)
+            self.results.pop(job_id, None)
+            self.fresh.discard(job_id)
+            return
+        if not self.touched:
+            self._begin()
+        self.jobs[job_id] = None
+        if data_size > INLINE_BYTES:
+            self.payloads[job_id] = None
+        if result_size > INLINE_BYTES:
+            self.results[job_id] = None
+
+    def keep(self, kind: str, key: str, body: Any) -> None:
+        """Something else is now `body`, which JSON can hold; `None`: it is gone."""
+        if not self.touched:
+            self._begin()
+        self.rest[kind, key] = body
+
+    def swap(self, into: list[Marks]) -> None:
+        """Hands everything over, to the end of `into`, and begins anew."""
+        if not self.touched:
+            return
+        # First: should an exception land before the end, the same marks may be handed over twice,
+        # which does no harm; a job of which the writer knows must not be taken for a fresh one.
+        self.fresh = set()
+        into.append(Marks(self.jobs, self.payloads, self.results, self.rest))
+        self.jobs, self.payloads, self.results, self.rest = no_marks()
+        self.touched = False
+
+    def __len__(self) -> int:
+        return len(self.jobs) + len(self.payloads) + len(self.results) + len(self.rest)
+
+    def check(self) -> None:
+        """Asserts its invariants."""
+        assert self.touched or not len(self), "marks that nobody will ask for"
+        for job_id, row in self.jobs.items():
+            assert row is None or row[ID] == job_id, "a row under another id"
+            if row is not None and job_id in self.fresh and row[DATA] is None:
+                assert self.payloads.get(job_id) is not None, "a payload that was never marked"
+            assert row is not None or job_id not in self.fresh, "a tombstone of what never was"
+
+    def _begin(self) -> None:
+        self.began()
+        self.touched = True
+
+    def _apart(
+        self, shelf: dict[str, bytes | None], job_id: str, data: bytes | None, before: int
+    ) -> None:
+        if not self.touched:
+            self._begin()
+        if data is not None and len(data) > INLINE_BYTES:
+            shelf[job_id] = data
+        elif job_id in self.fresh:
+            shelf.pop(job_id, None)
+        elif before > INLINE_BYTES:
+            shelf[job_id] = None

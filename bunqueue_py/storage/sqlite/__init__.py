@@ -1,0 +1,1 @@
+"""Where the state survives in one SQLite file."""

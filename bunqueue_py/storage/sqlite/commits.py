@@ -1,0 +1,241 @@
+"""What the writer does to the file: one transaction a cut, checkpoints, space given back.
+
+Not a lock in sight: the writer sees to it that one thread at a time is in here.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
+from sqlite3 import Connection
+from typing import Any
+
+from ...model.rows import DATA, RESULT, Marks
+from .connection import code_of
+from .opening import shrink
+from .rows import RowEncoder, bindable, to_json
+from .statements import DROP_REST, Statement, Statements, variable_limit
+
+_log = logging.getLogger("bunqueue_py.storage")
+
+_MIB = 1024 * 1024
+MAX_STATEMENT_BYTES = 8 * _MIB
+"""Payloads that stand apart: as many in one statement, or one alone."""
+
+CHECKPOINT_BYTES = 4 * _MIB
+LOG_BOUND_BYTES = 32 * _MIB
+FREE_BOUND_BYTES = 16 * _MIB
+_VACUUM_PAGES = 1024
+
+_KEEPS_CONNECTION = frozenset((5, 6, 9, 13))
+"""Busy, locked, interrupted, full: nothing is wrong with the connection itself."""
+
+
+class Committer:
+    """The writing connection and what is to be done with it.
+
+    `log_bytes` is how long the write-ahead log is, as far as it is known.
+    """
+
+    __slots__ = (
+        "_broken",
+        "_connect",
+        "_encoder",
+        "_page",
+        "_ratio",
+        "_since",
+        "_statements",
+        "_warned",
+        "connection",
+        "log_bytes",
+    )
+
+    def __init__(self, connection: Connection, connect: Callable[[], Connection]) -> None:
+        self._connect = connect
+        self._encoder = RowEncoder()
+        self._broken = False
+        self._warned = 0
+        #: bytes of rows written since the last look at the log, and how many of the log one makes
+        self._since = 0
+        self._ratio = 2.0
+        self.log_bytes = 0
+        self._use(connection)
+
+    def _use(self, connection: Connection) -> None:
+        self.connection = connection
+        self._statements = Statements(variable_limit(connection))
+        self._page: int = connection.execute("PRAGMA page_size").fetchone()[0]
+
+    # -- a cut -------------------------------------------------------------------------------
+
+    def commit(self, marks: Marks) -> None:
+        """Writes all of it or nothing. Raises what went wrong; the next call tries a new
+        connection if this one may be to blame."""
+        if self._broken:
+            self._reconnect()
+        try:
+            self._write(self._steps(marks))
+        except sqlite3.Error as error:
+            self._broken = code_of(error) not in _KEEPS_CONNECTION
+            raise
+        self._since += 2 * self._page + _weight(marks)
+
+    def _write(self, steps: Iterator[tuple[str, list[Any]]]) -> None:
+        execute = self.connection.execute
+        first, second = next(steps, None), next(steps, None)
+        if first is None:
+            return
+        if second is None:
+            # a transaction of its own, in one step instead of three
+            execute(*first)
+            return
+        try:
+            execute("BEGIN IMMEDIATE")
+            execute(*first)
+            execute(*second)
+            for step in steps:
+                execute(*step)
+            execute("COMMIT")
+        except BaseException:
+            # after some errors SQLite has ended it by itself; and none may hide the first one
+            if self.connection.in_transaction:
+                with suppress(sqlite3.Error):
+                    execute("ROLLBACK")
+            raise
+
+    def _steps(self, marks: Marks) -> Iterator[tuple[str, list[Any]]]:
+        make, jobs = self._statements, marks.jobs
+        rows = [row for row in jobs.values() if row is not None]
+        for part in _parts(rows, make.put_jobs.max_rows):
+            values: list[Any] = []
+            self._encoder.add(part, values)
+            yield make.put_jobs.filled(values)
+        if len(rows) != len(jobs):
+            yield from _drops(make.drop_jobs, jobs)
+        for put, drop, blobs in (
+            (make.put_payloads, make.drop_payloads, marks.payloads),
+            (make.put_results, make.drop_results, marks.results),
+        ):
+            if blobs:
+                yield from _puts(put, blobs)
+                yield from _drops(drop, blobs)
+        if marks.rest:
+            yield from self._rest(marks.rest)
+
+    def _rest(self, rest: dict[tuple[str, str], Any]) -> Iterator[tuple[str, list[Any]]]:
+        put = self._statements.put_rest
+        kept = [(kind, key, body) for (kind, key), body in rest.items() if body is not None]
+        for part in _parts(kept, put.max_rows):
+            values: list[Any] = []
+            for kind, key, body in part:
+                values += (kind, bindable(key), to_json(body))
+            yield put.filled(values)
+        for (kind, key), body in rest.items():
+            if body is None:
+                yield DROP_REST, [kind, bindable(key)]
+
+    def _reconnect(self) -> None:
+        try:
+            self.connection.close()
+        except sqlite3.Error:
+            _log.debug("closing a broken connection failed", exc_info=True)
+        self._use(self._connect())
+        self._broken = False
+
+    # -- the log and the space ---------------------------------------------------------------
+
+    def after_commit(self) -> None:
+        """Takes the log into the file if much has been written since that was done last."""
+        if self._since * self._ratio >= CHECKPOINT_BYTES:
+            self._checkpoint()
+
+    def tidy(self) -> bool:
+        """What there is to do when nothing is to be written; says whether more is to be done."""
+        if self._since or self.log_bytes:
+            self._checkpoint(idle=True)
+        return self._give_back()
+
+    def _checkpoint(self, *, idle: bool = False) -> None:
+        execute = self.connection.execute
+        before, since = self.log_bytes, self._since
+        _, log, done = execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        self._since = 0
+        size = max(0, log) * self._page
+        if since > CHECKPOINT_BYTES // 16:
+            grown = size - before if size > before else size
+            self._ratio = min(32.0, max(0.5, grown / since))
+        # what is in the file already is written over from now on
+        self.log_bytes = 0 if log == done else size
+        if size > LOG_BOUND_BYTES or (idle and log == done and log > 0):
+            self._truncate(20 if idle else 100)
+
+    def _truncate(self, patience_ms: int) -> None:
+        # Not for long: it waits for readers, and everybody for it.
+        execute = self.connection.execute
+        (timeout,) = execute("PRAGMA busy_timeout").fetchone()
+        execute(f"PRAGMA busy_timeout={patience_ms}").fetchone()
+        try:
+            busy, _, _ = execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        finally:
+            execute(f"PRAGMA busy_timeout={timeout}").fetchone()
+        if not busy:
+            self.log_bytes = self._warned = 0
+        elif self.log_bytes >= max(LOG_BOUND_BYTES, 2 * self._warned):
+            self._warned = self.log_bytes
+            _log.warning(
+                "the write-ahead log has grown to %.0f MiB, because another program has been "
+                "reading the database in one transaction all along; it shrinks when that ends",
+                self.log_bytes / _MIB,
+            )
+
+    def _give_back(self) -> bool:
+        """Takes a bite of the space that is no longer used off the file, if there is much."""
+        before = self._free_bytes()
+        if before <= FREE_BOUND_BYTES:
+            return False
+        shrink(self.connection, _VACUUM_PAGES)
+        self._since += _VACUUM_PAGES * self._page
+        return FREE_BOUND_BYTES < self._free_bytes() < before
+
+    def _free_bytes(self) -> int:
+        pages: int = self.connection.execute("PRAGMA freelist_count").fetchone()[0]
+        return pages * self._page
+
+
+def _weight(marks: Marks) -> int:
+    """About how many bytes those rows have, going by every sixteenth job."""
+    some = [row for row in islice(marks.jobs.values(), 0, None, 16) if row is not None]
+    size = 16 * sum(len(row[DATA] or b"") + len(row[RESULT] or b"") + 300 for row in some)
+    for blobs in (marks.payloads, marks.results):
+        size += sum(len(data) for data in blobs.values() if data is not None)
+    return size + 300 * len(marks.rest)
+
+
+def _parts(rows: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    rows = iter(rows)
+    while part := list(islice(rows, size)):
+        yield part
+
+
+def _puts(put: Statement, blobs: dict[str, bytes | None]) -> Iterator[tuple[str, list[Any]]]:
+    values: list[Any] = []
+    size = 0
+    for job_id, data in blobs.items():
+        if data is None:
+            continue
+        if values and (size + len(data) > MAX_STATEMENT_BYTES or len(values) == 2 * put.max_rows):
+            yield put.filled(values)
+            values, size = [], 0
+        values += (job_id, data)
+        size += len(data)
+    if values:
+        yield put.filled(values)
+
+
+def _drops(drop: Statement, shelf: dict[str, Any]) -> Iterator[tuple[str, list[Any]]]:
+    gone = (job_id for job_id, value in shelf.items() if value is None)
+    for part in _parts(gone, drop.max_rows):
+        yield drop.filled(part)
