@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import sys
 import threading
@@ -25,7 +26,7 @@ from .client.protocol import Backend
 from .clock import Clock, SystemClock
 from .config import ManagerConfig
 from .durations import ms_to_moment, optional_moment, shown, timeout_to_ms, to_ms
-from .errors import ForkedManagerError, LockError, UnrecoverableError, ValidationError
+from .errors import ForkedManagerError, LockError, StorageError, UnrecoverableError, ValidationError
 from .event_hub import EventHub
 from .ids import Ids, SystemIds
 from .model.checks import checked_iterable
@@ -53,6 +54,7 @@ from .ops import (
     change,
     clean,
     control,
+    cut,
     dead_letters,
     deduplicate,
     fail,
@@ -69,7 +71,10 @@ from .ops import (
 from .ops import close as ops_close
 from .shard.shard import FORKED
 from .state import State, build_state
+from .storage.base import Storage
 from .storage.memory import MemoryStorage
+from .storage.sqlite.storage import SqliteStorage
+from .stores.alarm import NEVER
 from .sync import MANAGER, make_lock, spawn
 from .tasks import deadlines
 from .tasks.scheduler import Report, Task, TaskLoop
@@ -87,6 +92,8 @@ from .types import (
     RateLimit,
     StallConfig,
 )
+
+_log = logging.getLogger("bunqueue_py.manager")
 
 EXIT_TIMEOUT = 5.0
 _LOCKING = frozenset(f"{__package__}.{room}" for room in ("ops", "shard", "stores", "tasks"))
@@ -112,17 +119,14 @@ class QueueManager:
 
     def __init__(
         self,
-        storage: MemoryStorage | None = None,
+        storage: MemoryStorage | Storage | str | os.PathLike[str] | None = None,
         *,
         config: ManagerConfig | None = None,
         clock: Clock | None = None,
         background: bool = True,
         _ids: Ids | None = None,
     ) -> None:
-        if storage is not None and not isinstance(storage, MemoryStorage):
-            raise ValidationError(
-                f"storage must be None or MemoryStorage() in this version, not {shown(storage)}"
-            )
+        kept = _storage(storage)
         if config is not None and not isinstance(config, ManagerConfig):
             raise ValidationError(f"config must be a ManagerConfig, not {shown(config)}")
         checked_bool(background, "background")
@@ -136,6 +140,7 @@ class QueueManager:
             clock or SystemClock(),
             _ids or SystemIds(),
             partial(Job, self),
+            kept,
         )
         self._state: State = state
         #: Encoded data as a value: the serializer's own function, as every `job.data` calls it.
@@ -152,12 +157,18 @@ class QueueManager:
         loop.add(Task("deadlines", judge))
         self._backend = EngineBackend(state, self._beat, runs_threads=background)
         self.events = EventHub(state, threaded=background)
+        if kept is not None:
+            cut.attach(state)
+            kept.start(partial(cut.collect, state), partial(cut.count, state), threaded=background)
+            if not state.alarm.served and state.alarm.due_ms < NEVER:
+                state.alarm.start()
         self._at_exit = _AtExit(self)
         atexit.register(self._at_exit)
         _disown_in_children(state)
 
     def __repr__(self) -> str:
-        return f"<QueueManager in memory, {'open' if self._closed is None else 'closed'}>"
+        where = "in memory" if self._state.storage is None else f"on {self._state.storage!r}"
+        return f"<QueueManager {where}, {'open' if self._closed is None else 'closed'}>"
 
     # -- life --------------------------------------------------------------------------------
 
@@ -170,7 +181,15 @@ class QueueManager:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except StorageError as problem:
+            if error is None:
+                raise
+            # what went wrong in the block comes first
+            _log.error("%s", problem)
+            if hasattr(error, "add_note"):
+                error.add_note(f"And when the manager closed: {problem}")
 
     def close(self, timeout: Duration | None = None) -> bool:
         """Closes the workers (each waits for its handlers, up to `timeout`, else to its own
@@ -206,12 +225,36 @@ class QueueManager:
             raise
         finally:
             ops_close.seal(self._state)
+            problem = self._close_storage(deadline)
             ended = self._loop.stop(self._left(deadline)) and ended
             ended = self._beat.stop(self._left(deadline)) and ended
             ended = self.events.close(self._left(deadline)) and ended
             atexit.unregister(self._at_exit)
             closed.set()
+        if problem is not None:
+            raise problem
         return ended
+
+    def _close_storage(self, deadline: int | None) -> StorageError | None:
+        """Writes what is left; what went wrong with it is raised when all else has ended."""
+        storage = self._state.storage
+        if storage is None:
+            return None
+        left = self._left(deadline)
+        try:
+            storage.close(None if left is None else round(left * 1000))
+        except StorageError as error:
+            return error
+        return None
+
+    def flush(self, timeout: Duration | None = None) -> None:
+        """Returns once everything accepted so far is on disk; at once with memory storage. Raises
+        `StorageError` if it cannot be written (it is still to be, and tried again), and
+        `WaitTimeoutError`."""
+        timeout_ms = timeout_to_ms(timeout)
+        self._check_open()
+        if self._state.storage is not None:
+            self._state.storage.flush(timeout_ms)
 
     def _close_later(self, timeout: Duration | None) -> None:
         self.close(timeout)
@@ -228,7 +271,10 @@ class QueueManager:
         """With `background=False`: does what is due now (deadlines, listeners' callbacks) and
         returns how much that was."""
         self._check_open()
-        return self._loop.run_pass() + self.events.drain()
+        done = self._loop.run_pass() + self.events.drain()
+        if self._state.storage is not None:
+            self._state.storage.step()
+        return done
 
     def next_due(self) -> datetime | None:
         """The next moment at which time alone changes something (a deadline, a delayed job);
@@ -846,6 +892,20 @@ def _inside_a_section() -> bool:
     return False
 
 
+def _storage(given: object) -> Storage | None:
+    """The storage that is meant; `None` for memory."""
+    if given is None or isinstance(given, MemoryStorage):
+        return None
+    if isinstance(given, (str, os.PathLike)):
+        return SqliteStorage(given)
+    if isinstance(given, type) or not hasattr(given, "wait_committed"):
+        raise ValidationError(
+            "storage must be None or MemoryStorage() for memory, a path or SqliteStorage(path), "
+            f"not {shown(given)}"
+        )
+    return given  # type: ignore[return-value]
+
+
 def _disown_in_children(state: State) -> None:
     if not hasattr(os, "register_at_fork"):
         return
@@ -855,6 +915,8 @@ def _disown_in_children(state: State) -> None:
         inherited = reference()
         if inherited is not None:
             ops_close.disown(inherited)
+            if inherited.storage is not None:
+                inherited.storage.disown()
 
     os.register_at_fork(after_in_child=disown)
 

@@ -13,6 +13,7 @@ from .model.job import JobRecord, JobSnapshot
 from .model.options import OptionsCache
 from .shard.queue_state import QueueState
 from .shard.shard_map import ShardMap
+from .storage.base import Storage
 from .stores.alarm import Alarm
 from .stores.results import ProofStore, ResultStore
 from .stores.subscriptions import Subscriptions
@@ -51,12 +52,18 @@ class State:
     max_data_bytes: int
     trim_mask: int
     trim_bytes: int
+    storage: Storage | None
 
 
 def build_state(
-    config: ManagerConfig, clock: Clock, ids: Ids, snapshot: Callable[..., JobSnapshot]
+    config: ManagerConfig,
+    clock: Clock,
+    ids: Ids,
+    snapshot: Callable[..., JobSnapshot],
+    storage: Storage | None = None,
 ) -> State:
-    """A fresh, empty state. `snapshot(record, state, duplicate=False)` makes what users hold."""
+    """A fresh, empty state. `snapshot(record, state, duplicate=False)` makes what users hold.
+    `storage` is where it survives; `None`: nowhere."""
     return State(
         config=config,
         clock=clock,
@@ -80,4 +87,5 @@ def build_state(
         max_data_bytes=config.max_data_bytes,
         trim_mask=0 if config.keep_completed is not None and config.keep_completed < 4096 else 63,
         trim_bytes=config.max_completed_bytes // config.shard_count(),
+        storage=storage,
     )

@@ -7,6 +7,7 @@ from ..shard.shard import BROKEN, OPEN
 from ..state import State
 from .finish import emit
 from .leases import give_back
+from .mark import mark
 from .pull import arm_timeout
 from .recover import check_open, enter
 
@@ -49,6 +50,7 @@ def begin(state: State, job_id: str, token: str | None) -> bool:
             return False
         delivery.begun = True
         record.started_ms = record.entered_ms = now
+        mark(queue, record)
         if record.options.timeout_ms is not None:
             arm_timeout(state, queue, delivery, now)
         if state.events.any:

@@ -13,6 +13,7 @@ from .ack import NOT_ISSUED, answer, judge_token
 from .control import find, still_there
 from .fail import announce
 from .finish import emit, finalize
+from .mark import mark, mark_data
 from .query import queue_of
 from .recover import enter
 
@@ -69,6 +70,7 @@ def promote_all(state: State, queue_name: str, limit: int | None) -> int:
 
 def _promote(state: State, queue: QueueState, record: JobRecord, now: int) -> None:
     queue.move_to(record, now, now, "promoted")
+    mark(queue, record)
     if state.events.any:
         emit(state, queue, "promoted", record.id, now)
 
@@ -115,7 +117,8 @@ def update_data(state: State, job_id: str, of: str | None, token: str | None, da
             if record.data == data:
                 return False
             shard.gate = BROKEN
-            record.data = data
+            before, record.data = record.data, data
+            mark_data(queue, record, before)
             shard.gate = OPEN
             return True
     if refused is not NOT_ISSUED:
@@ -149,6 +152,7 @@ def change_priority(
             record.priority, record.options = priority, options
         else:
             queue.reprioritize(record, priority, options, state.now())
+        mark(queue, record)
         shard.gate = OPEN
     return True
 
@@ -172,6 +176,7 @@ def change_delay(state: State, job_id: str, of: str | None, delay_ms: int) -> bo
             return False
         shard.gate = BROKEN
         ready = queue.move_to(record, due, now, "delayed" if delay_ms else "promoted")
+        mark(queue, record)
         if ready and state.events.any:
             emit(state, queue, "promoted", record.id, now)
         announce(state, queue, record, now, ready=ready)

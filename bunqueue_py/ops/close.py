@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from ..shard.shard import CLOSED, FORKED, Shard
+from ..shard.shard import BROKEN, CLOSED, FORKED, Shard
 from ..state import State
 from ..sync import SHARD, make_lock
+from .leases import give_back
+from .recover import rebuild
 
 
 def seal(state: State) -> None:
@@ -12,9 +14,21 @@ def seal(state: State) -> None:
     waits: they get `ManagerClosedError`."""
     with state.shards.all_locked() as shards:
         for shard in shards:
+            if shard.dirty is not None:
+                _give_all_back(state, shard)
             _seal(shard, CLOSED)
     for shard in shards:
         shard.call_after()
+
+
+def _give_all_back(state: State, shard: Shard) -> None:
+    """What has not finished is pending again, uncharged: a close in good order loses no run."""
+    if shard.gate == BROKEN:
+        rebuild(state, shard)
+    now = state.now()
+    for queue in shard.queues.values():
+        for record in list(queue.active.values()):
+            give_back(state, queue, record, now, 0, started=True)
 
 
 def disown(state: State) -> None:

@@ -8,6 +8,7 @@ from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
 from .finish import emit, forget, ran_dry, removed, resolve
+from .mark import mark_queue
 from .query import queue_of
 from .recover import check_open, enter
 from .revival import refuse_retry, revive
@@ -26,6 +27,7 @@ def set_paused(state: State, queue_name: str, paused: bool) -> None:
             return
         shard.gate = BROKEN
         queue.paused = paused
+        mark_queue(queue)
         if state.events.any:
             emit(state, queue, "paused" if paused else "resumed", None, state.now())
         if not paused:

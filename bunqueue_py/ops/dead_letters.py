@@ -17,6 +17,7 @@ from ..shard.shard import BROKEN, OPEN
 from ..state import State
 from .control import find, still_there
 from .finish import emit, forget, removed
+from .mark import mark_queue
 from .push import find_queue
 from .recover import check_open, enter
 from .revival import refusal_of_retry, refuse_retry, revive
@@ -49,6 +50,7 @@ def configure(state: State, queue_name: str, settings: DlqSettings) -> None:
         shard.gate = BROKEN
         dead = queue.dead
         dead.settings = settings
+        mark_queue(queue)
         for record in dead.excess():
             forget(state, queue, record, remember=True)
         for record in dead.records.values():

@@ -13,6 +13,7 @@ from ..state import State
 from ..types import FailureReason, Outcome
 from .ack import APPLIED, GONE, answer, judge_token
 from .finish import drop_deadlines, emit, finalize
+from .mark import mark
 from .recover import check_open, enter
 
 
@@ -126,6 +127,7 @@ def end_run(
     drop_deadlines(queue, record.delivery)
     record.requeue(verdict.retry_at_ms, now, "retrying", charged=row, by_sweep=by_sweep)
     ready = queue.place(record, now)
+    mark(queue, record)
     if state.events.any:
         carried = {
             "error": failure.error,

@@ -13,6 +13,7 @@ from ..shard.keys import departed_key, seq_of
 from ..shard.queue_state import QueueState, finished_size
 from ..state import State
 from ..stores.results import Proof
+from .mark import mark, mark_completed, mark_gone
 
 
 def emit(
@@ -63,6 +64,8 @@ def complete(
         queue.completed.add(record)
         if queue.completed.size == 1:
             shard.heads.push(queue)
+        if shard.dirty is not None:
+            mark_completed(queue, record, data)
         shard.finished += 1
         shard.finished_bytes += len(record.data) + (size if size > 0 else 0)
         if keep is not False:
@@ -111,6 +114,7 @@ def finalize(
         forget(state, queue, record, remember=True)
     else:
         due = queue.dead.add(record, queue.shard.deadlines)
+        mark(queue, record)
         if due is not None and due < state.alarm.due_ms:
             # one that comes back may be past its age: that is no lateness of the scheduler
             state.alarm.set(max(due, now))
@@ -151,6 +155,7 @@ def forget(state: State, queue: QueueState, record: JobRecord, *, remember: bool
     """The record is gone: from its structure, the index, the custom ids and keys. `remember` leaves
     a proof of how a finished one ended; otherwise its result is dropped too."""
     was = record.state
+    mark_gone(queue, record)
     drop_retention(queue, record)
     if was == COMPLETED:
         if queue.completed.discard(record):
@@ -211,8 +216,11 @@ def evict(state: State, queue: QueueState, limit: int) -> None:
         proofs[record.id] = proof
     # before anything leaves: an exception between must not make a completed job unknown
     state.proofs.put_many(proofs)
+    marked = queue.shard.dirty is not None
     for record in leaving:
         job_id = record.id
+        if marked:
+            mark_gone(queue, record)
         size += len(record.data)
         if record.result_size > 0:
             size += record.result_size

@@ -17,6 +17,7 @@ from .ack import NOT_ISSUED, answer, judge_token
 from .dead_letters import judge_letter
 from .fail import announce, end_run, wait_before_retry
 from .finish import drop_deadlines, emit, forget
+from .mark import mark
 from .pull import expire
 from .recover import check_open, enter, ttl_due
 from .stalls import Freeze, judge, looks_alive, spare
@@ -155,6 +156,7 @@ def give_back(
             # past due is no lateness of the scheduler
             state.alarm.set(max(ttl_due(record), now))
     ready = queue.place(record, now, seq)
+    mark(queue, record)
     if state.events.any:
         emit(state, queue, "released", record.id, now)
     announce(state, queue, record, now, ready=ready)
@@ -182,6 +184,7 @@ def update_progress(
             side = record.need_side()
             finishing = percent >= 100 > side.progress
             side.progress, side.progress_message = percent, message
+            mark(queue, record)
             if state.events.any:
                 now = state.now()
                 last = side.progress_event_ms

@@ -10,6 +10,7 @@ from ..shard.limiter import Limits
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
+from .mark import mark_queue
 from .query import queue_of
 from .recover import enter
 
@@ -164,6 +165,7 @@ def _change(
         limits = queue.limits or Limits()
         change(limits, now)
         queue.limits = None if limits.is_idle(now) else limits
+        mark_queue(queue)
         queue.wake(queue.ready_count, now)
         _mind_timer(state, queue, now)
         shard.gate = OPEN
@@ -183,6 +185,7 @@ def _change_group(
         group = groups.get(name)
         change(group)
         groups.settings_changed(group, now)
+        mark_queue(queue)
         queue.wake(len(group.ready), now)
         _mind_timer(state, queue, now)
         shard.gate = OPEN

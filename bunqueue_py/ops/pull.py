@@ -15,6 +15,7 @@ from ..shard.waiters import Waiter
 from ..state import State
 from ..types import ANY, FailureReason, GroupChoice, JobState
 from .finish import emit, finalize
+from .mark import mark
 from .push import find_queue
 from .recover import enter, ttl_due
 
@@ -320,6 +321,8 @@ def _start(
             arm_timeout(state, queue, delivery, now)
         if state.events.any:
             emit(state, queue, "active", record.id, now)
+    if shard.dirty is not None:
+        mark(queue, record)
     return state.snapshot(record, _ACTIVE)
 
 

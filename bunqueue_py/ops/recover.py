@@ -13,6 +13,7 @@ from ..shard.shard import BROKEN, OPEN, FinishedHeads, Shard
 from ..shard.stalls import watch
 from ..state import State
 from .finish import forget, resolve
+from .mark import mark_all, mark_gone, mark_queue
 
 _log = logging.getLogger("bunqueue_py.recover")
 _REBUILT = "an exception broke off a critical section; shard %d was rebuilt from its records"
@@ -34,10 +35,22 @@ def check_open(state: State) -> None:
 
 def rebuild(state: State, shard: Shard) -> None:
     """Makes every structure and counter of the shard anew from its records, whose state is the
-    only truth, and wakes everybody who waits so that no wake is lost."""
+    only truth, and wakes everybody who waits so that no wake is lost. What is on disk is written
+    anew too, whatever had been marked of the section that broke off."""
     shard.gate = BROKEN
     # after release: a logging handler is foreign code
     shard.after.append(lambda: _log.warning(_REBUILT, shard.index))
+    make_anew(state, shard)
+    if shard.dirty is not None:
+        for queue in shard.queues.values():
+            mark_queue(queue)
+            for record in queue.records():
+                mark_all(state, queue, record)
+    shard.gate = OPEN
+
+
+def make_anew(state: State, shard: Shard) -> None:
+    """The structures and counters of the shard, from its records; the gate is the caller's."""
     records: dict[str, list[JobRecord]] = {name: [] for name in shard.queues}
     for record in list(state.index.values()):
         if record.queue.shard is shard:
@@ -54,13 +67,13 @@ def rebuild(state: State, shard: Shard) -> None:
     if due is not None and due < state.alarm.due_ms:
         state.alarm.set(max(due, now))
     _resolve_watchers(state, shard)
-    shard.gate = OPEN
 
 
 def _rebuild_queue(state: State, queue: QueueState, records: list[JobRecord], now: int) -> None:
     queue.clear()
     # a record whose remove() was reached, but not its leaving the index
     for record in [r for r in records if r.state > FAILED]:
+        mark_gone(queue, record, whole=True)
         state.index.pop(record.id, None)
     records = [r for r in records if r.state <= FAILED]
     queue.admitted = len(records)

@@ -11,6 +11,7 @@ from ..state import State
 from .deduplicate import refuse_conflict, take_key
 from .fail import announce
 from .finish import drop_retention, emit
+from .mark import mark_revived
 from .recover import ttl_due
 
 
@@ -49,7 +50,7 @@ def revive(
     """Puts a finished job back among the pending; its shard is held, and `refusal_of_retry` has
     found nothing in its way. `automatic`: the dead letters do it by themselves, and go on
     counting. The caller calls `shard.call_after` in the end."""
-    failed = record.state == FAILED
+    failed, result_size = record.state == FAILED, record.result_size
     if failed:
         queue.dead.remove(record)
     else:
@@ -67,6 +68,7 @@ def revive(
     if record.claim is not None:
         take_key(state, queue, record, now)
     ready = queue.place(record, now)
+    mark_revived(queue, record, result_size)
     if record.options.ttl_ms is not None:
         due = ttl_due(record)
         queue.shard.deadlines.push(due, TTL, record)

@@ -14,6 +14,7 @@ from ..shard.stalls import due_of, watch
 from ..state import State
 from .fail import end_run
 from .finish import emit
+from .mark import mark_queue
 from .push import find_queue
 from .recover import enter
 
@@ -107,6 +108,7 @@ def configure(state: State, queue_name: str, settings: StallSettings) -> None:
         now = state.now()
         shard.gate = BROKEN
         queue.stalls = settings
+        mark_queue(queue)
         for record in queue.active.values():
             delivery = record.delivery
             if delivery is not None and delivery.expires_ms is None:

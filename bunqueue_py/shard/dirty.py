@@ -53,6 +53,15 @@ class Dirty:
             row = with_result_of(row, self.jobs.get(row[ID]))
         self.jobs[row[ID]] = row
 
+    def restore(self, row: JobRow, data: bytes, result: bytes | None) -> None:
+        """Whatever is on disk of the job, this is how it is: with its payload, and with its
+        result, or without where nothing of that is said and the one on disk stays."""
+        self.mark(row)
+        if row[DATA] is None:
+            self.payloads[row[ID]] = data
+        if result is not None and row[RESULT] is None:
+            self.results[row[ID]] = result
+
     def payload(self, job_id: str, data: bytes, before: int) -> None:
         """The job's payload is another one; `before` is the length of the old one. Marks what
         stands apart only: the row is the caller's to mark."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..errors import ForkedManagerError, ManagerClosedError
 from ..sync import SHARD, make_lock
 from .deadlines import Deadlines
+from .dirty import Dirty
 
 if TYPE_CHECKING:
     from .queue_state import QueueState
@@ -31,8 +32,10 @@ class Shard:
 
     __slots__ = (
         "after",
+        "careful_ms",
         "completions",
         "deadlines",
+        "dirty",
         "finished",
         "finished_bytes",
         "gate",
@@ -51,6 +54,10 @@ class Shard:
         self.deadlines = Deadlines()
         self.completions = 0
         self.finished = 0
+        #: until when a recovered job starts on disk first; 0: it need not
+        self.careful_ms = 0
+        #: `None` where nothing is kept beyond the process
+        self.dirty: Dirty | None = None
         self.finished_bytes = 0
         self.heads = FinishedHeads()
         self.watched: dict[str, list[Watcher]] = {}

@@ -88,6 +88,15 @@ class UniqueKeys:
         if claim.held:
             self._hold(record, now)
 
+    def hold_for(self, record: JobRecord) -> None:
+        """Gives a key that is held by time back to a job that has ended, as it was before a
+        restart."""
+        claim = claim_of(record)
+        assert claim.until_ms is not None
+        self.owners[claim.key] = record
+        self.numbers += 1
+        heappush(self.held, (claim.until_ms, self.numbers, record))
+
     def free(self, record: JobRecord) -> None:
         """The record has ended: its key is free, unless that is held by ttl or has moved on."""
         claim = claim_of(record)

@@ -1,0 +1,51 @@
+"""The cut: what the storage writes next, consistent over all shards."""
+
+from __future__ import annotations
+
+from ..shard.dirty import Dirty
+from ..shard.shard import BROKEN
+from ..state import State
+from ..storage.base import Cut
+from .recover import rebuild
+from .restore import restore
+
+
+def collect(state: State, begin: Cut) -> None:
+    """Hands over all marks with every shard held, so that no unit is split: one that spans shards
+    holds all of theirs. A shard whose section broke off is rebuilt first."""
+    with state.shards.all_locked() as shards:
+        for shard in shards:
+            if shard.gate == BROKEN:
+                rebuild(state, shard)
+        into = begin()
+        for shard in shards:
+            if shard.dirty is not None:
+                shard.dirty.swap(into)
+    for shard in shards:
+        shard.call_after()
+
+
+def count(state: State) -> int:
+    """About how many rows are marked and in no cut yet."""
+    return sum(0 if shard.dirty is None else len(shard.dirty) for shard in state.shards.shards)
+
+
+def attach(state: State) -> None:
+    """Opens the storage, takes in what it holds and marks from now on what changes. Raises
+    `StorageError`; the storage is then closed again, and holds what it held."""
+    storage = state.storage
+    assert storage is not None
+    recovered = storage.open(state.config.serializer.name, state.options.default, state.clock)
+    try:
+        for shard in state.shards.shards:
+            shard.dirty = Dirty(storage.marked)
+        restore(state, recovered)
+    except BaseException:
+        storage.close()
+        raise
+
+
+def keep_up(state: State) -> None:
+    """Whoever has marked something waits here, holding no lock, while the writer is behind."""
+    if state.storage is not None:
+        state.storage.admit()

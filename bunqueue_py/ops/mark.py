@@ -1,0 +1,93 @@
+"""What has changed and is to be on disk. Called under the shard's lock; does nothing in memory."""
+
+from __future__ import annotations
+
+from ..model.job import COMPLETED, JobRecord
+from ..model.rows import INLINE_BYTES, row_of
+from ..shard.keys import seq_of
+from ..shard.queue_state import QueueState
+from ..shard.settings import settings_body
+from ..state import State
+
+QUEUE_KIND = "queue"
+HELD_KIND = "held_key"
+
+
+def mark_new(queue: QueueState, record: JobRecord) -> None:
+    """The record has come in, and has its place."""
+    dirty = queue.shard.dirty
+    if dirty is not None:
+        dirty.add(row_of(record, seq_of(record) or 0), record.data)
+
+
+def mark(queue: QueueState, record: JobRecord) -> None:
+    """The record has changed, but for its payload or result."""
+    dirty = queue.shard.dirty
+    if dirty is not None:
+        dirty.mark(row_of(record, seq_of(record) or 0))
+
+
+def mark_completed(queue: QueueState, record: JobRecord, result: bytes | None) -> None:
+    """The record is completed with that encoded result."""
+    dirty = queue.shard.dirty
+    if dirty is not None:
+        dirty.mark(row_of(record, seq_of(record) or 0, result))
+        if result is not None:
+            dirty.result(record.id, result, -1)
+
+
+def mark_data(queue: QueueState, record: JobRecord, before: bytes) -> None:
+    """The record has another payload than that."""
+    dirty = queue.shard.dirty
+    if dirty is not None:
+        dirty.payload(record.id, record.data, len(before))
+        dirty.mark(row_of(record, seq_of(record) or 0))
+
+
+def mark_revived(queue: QueueState, record: JobRecord, result_size: int) -> None:
+    """A finished record, whose result had that size (-1: none), is pending again."""
+    dirty = queue.shard.dirty
+    if dirty is not None:
+        dirty.result(record.id, None, result_size)
+        dirty.mark(row_of(record, seq_of(record) or 0))
+
+
+def mark_gone(queue: QueueState, record: JobRecord, *, whole: bool = False) -> None:
+    """The record is about to leave the index. A key that it holds beyond its end stays. `whole`:
+    its sizes are no longer known."""
+    dirty = queue.shard.dirty
+    if dirty is None:
+        return
+    data_size = INLINE_BYTES + 1 if whole else len(record.data)
+    dirty.tombstone(record.id, data_size, data_size if whole else record.result_size)
+    claim = record.claim
+    if claim is not None and claim.held and queue.unique_keys.owners.get(claim.key) is record:
+        body = [record.id, claim.ttl_ms, claim.mode, claim.until_ms]
+        dirty.keep(HELD_KIND, held_name(queue.name, claim.key), body)
+
+
+def mark_key_free(queue: QueueState, key: str) -> None:
+    """The key was held by a job that is gone, and is no longer."""
+    dirty = queue.shard.dirty
+    if dirty is not None:
+        dirty.keep(HELD_KIND, held_name(queue.name, key), None)
+
+
+def mark_queue(queue: QueueState) -> None:
+    """The settings of the queue or of a group have changed."""
+    dirty = queue.shard.dirty
+    if dirty is not None:
+        dirty.keep(QUEUE_KIND, queue.name, settings_body(queue))
+
+
+def mark_all(state: State, queue: QueueState, record: JobRecord) -> None:
+    """Whatever the storage knows of the record, this is how it is; for a rebuild."""
+    dirty = queue.shard.dirty
+    if dirty is not None:
+        result = state.results.get(record.id) if record.state == COMPLETED else None
+        dirty.restore(row_of(record, seq_of(record) or 0, result), record.data, result)
+
+
+def held_name(queue: str, key: str) -> str:
+    """What a held key is called on disk. A queue's name has no NUL."""
+    return f"{queue}\0{key}"

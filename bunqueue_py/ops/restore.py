@@ -1,0 +1,228 @@
+"""What a storage holds becomes the state of a manager that nobody uses yet."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from ..errors import StorageError
+from ..model.failure import Failure, bounded
+from ..model.job import ACTIVE, Delivery, JobRecord
+from ..model.rows import ID, QUEUE, SEQ, JobRow, record_from
+from ..model.side import Claim
+from ..model.window import RateWindow
+from ..shard.keys import departed_key
+from ..shard.queue_state import QueueState
+from ..shard.settings import restore_settings
+from ..shard.shard import BROKEN, OPEN
+from ..state import State
+from ..storage.base import Recovered
+from ..types import FailureReason
+from .fail import end_run, wait_before_retry
+from .finish import finalize
+from .leases import give_back
+from .mark import HELD_KIND, QUEUE_KIND, mark, mark_new
+from .recover import make_anew
+from .retention import trim
+
+_log = logging.getLogger("bunqueue_py.storage")
+_TELL_EVERY = 100_000
+_LOST = Failure(FailureReason.WORKER_LOST, "the process ended while the job was active")
+CAREFUL_MS = 60_000
+"""After an unclean end: for how long a recovered job's start is on disk before its handler runs."""
+
+
+def restore(state: State, recovered: Recovered) -> None:
+    """Takes in whatever the storage holds. Runs that were under way are lost deliveries, or given
+    back uncharged after a close in good order. What this changes is marked."""
+    now = state.now()
+    for kind, key, body in recovered.rest:
+        _restore_rest(state, kind, key, body, now)
+    lost: list[JobRecord] = []
+    broken: list[StorageError] = []
+    latest = _restore_jobs(state, recovered.jobs, lost, broken)
+    if latest > now:
+        _turn_back(state, latest - now)
+    for record in lost:
+        _hand_out(state, record, now)
+    _take_keys(state.index.values(), now)
+    _remember_starts(state, now)
+    for shard in state.shards.shards:
+        with shard.lock:
+            shard.gate = BROKEN
+            make_anew(state, shard)
+            shard.gate = OPEN
+    _end_lost(state, lost, clean=recovered.clean)
+    _bury(state, broken)
+    for shard in state.shards.shards:
+        shard.careful_ms = 0 if recovered.clean else now + CAREFUL_MS
+        shard.call_after()
+    trim(state)
+    if state.index:
+        _log.info("recovered %d jobs, %d runs were under way", len(state.index), len(lost))
+
+
+def _queue_of(state: State, name: str) -> QueueState:
+    found = state.queues.get(name)
+    return found or state.shards.queue(state.queues, name, lambda queue: None)
+
+
+def _restore_jobs(
+    state: State,
+    rows: Iterable[JobRow | StorageError],
+    lost: list[JobRecord],
+    broken: list[StorageError],
+) -> int:
+    """Puts the records into the index; returns the latest moment that any of them tells of."""
+    index, queues = state.index, state.queues
+    latest = done = 0
+    for row in rows:
+        if isinstance(row, StorageError):
+            broken.append(row)
+            continue
+        name = row[QUEUE]
+        queue = queues.get(name) or _queue_of(state, name)
+        record = record_from(row, queue)
+        seq = row[SEQ]
+        record.key = departed_key(seq)
+        if seq > queue.seq:
+            queue.seq = seq
+        if record.entered_ms > latest:
+            latest = record.entered_ms
+        index[row[ID]] = record
+        if record.state == ACTIVE:
+            lost.append(record)
+        done += 1
+        if not done % _TELL_EVERY:
+            _log.info("%s jobs recovered so far", f"{done:,}")
+    return latest
+
+
+def _turn_back(state: State, shift: int) -> None:
+    """The wall clock stands before moments that have been: the timeline, which begins at it, does
+    too. Moves every moment back, so that what was ready is ready and every wait as long."""
+    _log.warning("the clock stands %d ms before the last run's end; moments move back", shift)
+    for record in state.index.values():
+        side = record.side
+        if side is None or not side.anchored:
+            record.run_at_ms = max(0, record.run_at_ms - shift)
+        record.entered_ms = max(0, record.entered_ms - shift)
+        record.created_ms = max(0, record.created_ms - shift)
+        if record.started_ms is not None:
+            record.started_ms = max(0, record.started_ms - shift)
+        claim = record.claim
+        if claim is not None and claim.until_ms:
+            claim.until_ms = max(1, claim.until_ms - shift)
+        if side is not None and side.letter is not None:
+            side.letter.since_ms = max(0, side.letter.since_ms - shift)
+        if side is not None and side.last_retry_ms is not None:
+            side.last_retry_ms = max(0, side.last_retry_ms - shift)
+        mark(record.queue, record)
+
+
+def _restore_rest(state: State, kind: str, key: str, body: Any, now: int) -> None:
+    if kind == QUEUE_KIND:
+        restore_settings(_queue_of(state, key), body)
+    elif kind == HELD_KIND:
+        name, _, held = key.partition("\0")
+        job_id, ttl_ms, mode, until_ms = body
+        queue = _queue_of(state, name)
+        if until_ms is not None and until_ms > now:
+            queue.unique_keys.hold_for(_gone(state, queue, job_id, held, ttl_ms, mode, until_ms))
+
+
+def _gone(
+    state: State,
+    queue: QueueState,
+    job_id: str,
+    key: str,
+    ttl_ms: int | None,
+    mode: int,
+    until_ms: int,
+) -> JobRecord:
+    """Stands for a job that is gone and holds its key on."""
+    record = JobRecord(job_id, queue, "", state.options.default, 0, b"")
+    record.created_ms = record.run_at_ms = record.entered_ms = 0
+    record.claim = Claim(key, ttl_ms, mode, True)
+    record.claim.until_ms = until_ms
+    record.remove()
+    return record
+
+
+def _take_keys(records: Iterable[JobRecord], now: int) -> None:
+    """Keys that finished jobs hold by time; those of live ones the rebuild finds by itself."""
+    for record in records:
+        claim = record.claim
+        if claim is not None and claim.held and record.state > ACTIVE and claim.stands(now):
+            record.queue.unique_keys.hold_for(record)
+
+
+def _remember_starts(state: State, now: int) -> None:
+    """Fills the windows of rate limits with the starts that the records still tell of."""
+    windows: dict[tuple[QueueState, str | None], RateWindow] = {}
+    for queue in state.queues.values():
+        if queue.limits is not None and queue.limits.window is not None:
+            windows[queue, None] = queue.limits.window
+        for group in () if queue.groups is None else queue.groups.by_name.values():
+            if group.limits.window is not None:
+                windows[queue, group.name] = group.limits.window
+    if not windows:
+        return
+    starts: dict[tuple[QueueState, str | None], list[int]] = {key: [] for key in windows}
+    for record in state.index.values():
+        if record.started_ms is None:
+            continue
+        names = {None, None if record.side is None else record.side.group}
+        for key in ((record.queue, name) for name in names):
+            if key in windows and record.started_ms + windows[key].per_ms > now:
+                starts[key].append(record.started_ms)
+    for key, window in windows.items():
+        window.starts.extend(sorted(starts[key])[-window.max :])
+
+
+def _hand_out(state: State, record: JobRecord, now: int) -> None:
+    """Gives an active record a delivery that nobody holds, for `end_run` to end."""
+    delivery = Delivery(record, state.new_token(), None, None, None, True)
+    delivery.beat_ms, delivery.suspected_ms = now, None
+    record.delivery, record.last_token = delivery, delivery.token
+
+
+def _end_lost(state: State, lost: list[JobRecord], *, clean: bool) -> None:
+    for record in lost:
+        queue: QueueState = record.queue
+        # outside the lock: a custom back-off is the application's code
+        wait_ms = 0 if clean else wait_before_retry(state, record, _LOST.error)
+        with queue.lock:
+            now = state.now()
+            queue.shard.gate = BROKEN
+            if clean:
+                give_back(state, queue, record, now, 0, started=True)
+            else:
+                end_run(state, queue, record, _LOST, wait_ms, now, by_sweep=True)
+            queue.shard.gate = OPEN
+
+
+def _bury(state: State, broken: list[StorageError]) -> None:
+    """Rows that nobody understands go to the dead letters, with the bytes of their payload."""
+    for error in broken:
+        raw: tuple[Any, ...] = getattr(error, "raw", ())
+        job_id, name = (raw[0], raw[1]) if len(raw) > 1 else (None, None)
+        if not isinstance(job_id, str) or not isinstance(name, str) or job_id in state.index:
+            _log.error("a row of the storage was passed over: %s", error)
+            continue
+        _log.error("job %s cannot be recovered and goes to the dead letters: %s", job_id, error)
+        queue = _queue_of(state, name)
+        data = next((part for part in reversed(raw) if isinstance(part, bytes)), b"")
+        record = JobRecord(job_id, queue, "undecodable", state.options.default, 0, data)
+        with queue.lock:
+            now = state.now()
+            queue.shard.gate = BROKEN
+            record.created_ms = record.run_at_ms = record.entered_ms = now
+            queue.admitted += 1
+            state.index[job_id] = record
+            queue.place(record, now)
+            mark_new(queue, record)
+            failure = Failure(FailureReason.UNDECODABLE, bounded(str(error)))
+            finalize(state, queue, record, failure, now)
+            queue.shard.gate = OPEN
