@@ -27,7 +27,6 @@ from .recover import make_anew
 from .retention import trim
 
 _log = logging.getLogger("bunqueue_py.storage")
-_TELL_EVERY = 100_000
 _LOST = Failure(FailureReason.WORKER_LOST, "the process ended while the job was active")
 CAREFUL_MS = 60_000
 """After an unclean end: for how long a recovered job's start is on disk before its handler runs."""
@@ -76,7 +75,7 @@ def _restore_jobs(
 ) -> int:
     """Puts the records into the index; returns the latest moment that any of them tells of."""
     index, queues = state.index, state.queues
-    latest = done = 0
+    latest = 0
     for row in rows:
         if isinstance(row, StorageError):
             broken.append(row)
@@ -93,9 +92,6 @@ def _restore_jobs(
         index[row[ID]] = record
         if record.state == ACTIVE:
             lost.append(record)
-        done += 1
-        if not done % _TELL_EVERY:
-            _log.info("%s jobs recovered so far", f"{done:,}")
     return latest
 
 

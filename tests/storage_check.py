@@ -1,0 +1,88 @@
+"""What is on disk against what is in memory: SPEC 16's fourth invariant."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import Any
+
+from bunqueue_py import QueueManager
+from bunqueue_py.model.job import COMPLETED
+from bunqueue_py.model.rows import (
+    CLAIM,
+    ENTERED,
+    ID,
+    INLINE_BYTES,
+    OPTIONS,
+    RESULT,
+    RESULT_SIZE,
+    RUN_AT,
+    SIDE,
+    JobRow,
+    row_of,
+)
+from bunqueue_py.ops.mark import QUEUE_KIND
+from bunqueue_py.shard.keys import seq_of
+from bunqueue_py.shard.settings import settings_body
+from bunqueue_py.storage.sqlite.meta import options_text
+from bunqueue_py.storage.sqlite.recovery import stored_jobs, stored_rest
+from bunqueue_py.storage.sqlite.rows import RowDecoder
+
+
+def check_storage(manager: QueueManager, path: str) -> None:
+    """Flushes, and compares every row with its record, every setting, every result."""
+    manager.flush()
+    state = manager._state
+    now = state.now()
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        decoder = RowDecoder(state.options.default)
+        rows = list(stored_jobs(connection, decoder, path))
+        rest = {(kind, key): body for kind, key, body in stored_rest(connection, path)}
+        apart = dict(connection.execute("SELECT id, data FROM results"))
+    found: dict[str, JobRow] = {}
+    for row in rows:
+        assert isinstance(row, tuple), row
+        assert row[ID] not in found, "a job twice on disk"
+        found[row[ID]] = row
+    assert found.keys() == state.index.keys(), "who exists on disk and in memory"
+    for job_id, record in state.index.items():
+        row = found[job_id]
+        kept = row_of(record, seq_of(record) or 0)
+        assert _bare(row, now) == _bare(kept, now), f"job {job_id} on disk and in memory"
+        assert row[-3] == record.data, "payload on disk"
+        result = state.results.get(job_id) if record.state == COMPLETED else None
+        if result is not None:
+            stored = row[RESULT] if len(result) <= INLINE_BYTES else apart[job_id]
+            assert stored == result, "result on disk"
+        elif row[RESULT_SIZE] < 0:
+            assert row[RESULT] is None and job_id not in apart, "a result that is none"
+    assert apart.keys() <= found.keys(), "a result without a job"
+    for queue in state.queues.values():
+        assert rest.pop((QUEUE_KIND, queue.name), None) == _as_json(settings_body(queue))
+
+
+def _bare(row: JobRow, now: int) -> tuple[Any, ...]:
+    """The row without what is told otherwise or changes by time alone: what has come due has
+    entered its state then, whoever has noticed."""
+    parts = list(row)
+    parts[RESULT] = parts[-3] = None
+    parts[OPTIONS] = options_text(row[OPTIONS])
+    side, claim = row[SIDE], row[CLAIM]
+    if side is not None and side[0] and row[RUN_AT] <= now:
+        side = (False, *side[1:])
+    if row[3] == 0 and row[RUN_AT] <= now:
+        parts[ENTERED] = parts[RUN_AT] = 0
+    if side is not None:
+        letter = side[6]
+        # a letter's moments follow from the settings
+        side = (*side[:6], letter and (letter[0], letter[3]), *side[7:])
+        if not any(part for i, part in enumerate(side) if i != 11):
+            side = None if side[11] is None else side
+    parts[SIDE], parts[CLAIM] = side, claim
+    return tuple(parts)
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _as_json(part) for key, part in value.items()}
+    return [_as_json(part) for part in value] if isinstance(value, (list, tuple)) else value
