@@ -271,19 +271,19 @@ def test_a_row_that_cannot_be_decoded_raises_what_decode_raises(various: Path) -
 
 @posix
 def test_another_process_sees_what_is_committed_while_the_owner_runs(path: Path) -> None:
-    with opened(path) as connection:
+    # forked before the file is open, since SQLite does not go over a fork
+    make_file(path)
+    reader = Reader(str(path))  # which holds nothing, and does
+
+    def look() -> None:
+        assert waiting(path) == 1
+        assert reader.job("job-000001", seq) == 1
+
+    with neighbour(lambda: None, look) as other, opened(path) as connection:
         add_job(connection, 1)
-        reader = Reader(str(path))
-        assert reader.counts(NOW)["emails"].waiting == 1
-
-        def look() -> None:
-            assert waiting(path) == 1
-            assert reader.job("job-000001", seq) == 1  # a reader goes over a fork
-
-        with neighbour(look):
-            pass
         connection.execute("BEGIN IMMEDIATE")
         add_job(connection, 2)
+        assert other.finish() == 0
         assert waiting(path) == 1
         connection.execute("COMMIT")
         assert waiting(path) == 2
@@ -521,10 +521,9 @@ def test_a_user_who_may_only_read_reads_beside_the_owner_and_after_it() -> None:
                 (place / "file").touch()
             assert waiting(path) == 1
 
-        with opened(path) as connection:
+        with neighbour(lambda: None, look) as other, opened(path) as connection:
             add_job(connection, 1)
-            with neighbour(look):
-                pass
+            assert other.finish() == 0
         with neighbour(look):
             pass
         assert names(place) == ["jobs.db"]

@@ -132,8 +132,9 @@ def whole_rows(connection: Connection, batch: int) -> Iterator[Row]:
         yield from rows
 
 
-def list_rest(connection: Connection, kind: str) -> list[tuple[str, str]]:
-    """Key and body of everything of that kind in `rest`, by key."""
+def list_rest(connection: Connection, kind: str) -> list[tuple[Any, Any]]:
+    """Key and body of everything of that kind in `rest`, by key; bytes where the text has what
+    UTF-8 has no place for."""
     return connection.execute(
         "SELECT key, body FROM rest WHERE kind = ? ORDER BY key", (kind,)
     ).fetchall()
@@ -215,7 +216,7 @@ class Reader:
         """The jobs of the queue that failed for good, the first that did first."""
         return self.jobs(queue, (JobState.FAILED,), 0, decode, offset=offset, limit=limit)
 
-    def rest(self, kind: str) -> list[tuple[str, str]]:
+    def rest(self, kind: str) -> list[tuple[Any, Any]]:
         """See `list_rest`."""
         return self._read(lambda connection: list_rest(connection, kind))
 
