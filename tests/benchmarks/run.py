@@ -29,6 +29,7 @@ BENCHMARKS = {
     "drain": "drain",
     "huey": "peer_huey",
     "idle": "idle",
+    "writer": "writer",
 }
 """Names on the command line, and the modules that do the measuring."""
 
