@@ -392,6 +392,18 @@ def test_a_foreign_database_that_is_in_use_is_refused_and_its_log_left_alone(
     assert after == before
 
 
+def test_a_foreign_database_that_says_so_in_its_first_page_is_not_even_read(
+    path: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / "source.db"
+    make_foreign(source, log=True)
+    with closing(sqlite3.connect(source, isolation_level=None)) as connection:
+        connection.execute("INSERT INTO songs VALUES ('y')")
+        crash_copy(source, path)
+    assert names(path.parent) == ["jobs.db", "jobs.db-wal"]
+    refuses(path, StorageError, "another application")  # or there would be a -shm
+
+
 @pytest.mark.parametrize(
     "content",
     [
