@@ -125,10 +125,10 @@ def read_result(disk: Lookup, unwritten: Unwritten, job_id: str) -> bytes | None
         if row is None or row[RESULT_SIZE] < 0:
             return None
         if row[RESULT] is not None:
-            return row[RESULT]
+            return row[RESULT]  # type: ignore[no-any-return]
         if row[RESULT_SIZE] > INLINE_BYTES:
             data = _newest((part.results for part in marks), job_id)
-            return disk.result(job_id) if data is _UNKNOWN else data  # type: ignore[no-any-return]
+            return disk.result(job_id) if data is _UNKNOWN else data
         # it says that the one written before stays: an older row has it, or the disk
     return disk.result(job_id)
 

@@ -145,10 +145,10 @@ class SqliteStorage:
         session, self._session = self._session, None
         self._lock = make_lock("storage", LEAF)
         self._taken = False
-        # kept, since to let go of a connection is to close it
-        self._disowned = session
         if session is not None:
             session.disown()
+            # kept, since to let go of a connection is to close it
+            self._disowned = session
 
     # -- writing: see `Storage` --------------------------------------------------------------
 
