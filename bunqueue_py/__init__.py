@@ -8,7 +8,7 @@ The layers, downward only:
     state                                                         all of it, wired together
     ops                                                           the verbs
     tasks                                                         what happens by itself
-    client.protocol client.job  manager                           the front door
+    client.protocol client.job  manager readonly                  the front door
     client                                                        queues and workers
 """
 
@@ -31,7 +31,12 @@ from .errors import JobStateError as JobStateError
 from .errors import LockError as LockError
 from .errors import ManagerClosedError as ManagerClosedError
 from .errors import ResultExpiredError as ResultExpiredError
+from .errors import SchemaVersionError as SchemaVersionError
 from .errors import SerializationError as SerializationError
+from .errors import StorageCorruptError as StorageCorruptError
+from .errors import StorageError as StorageError
+from .errors import StorageFullError as StorageFullError
+from .errors import StorageLockedError as StorageLockedError
 from .errors import UnrecoverableError as UnrecoverableError
 from .errors import ValidationError as ValidationError
 from .errors import WaitTimeoutError as WaitTimeoutError
@@ -44,6 +49,7 @@ from .serializers import JsonSerializer as JsonSerializer
 from .serializers import PickleSerializer as PickleSerializer
 from .serializers import Serializer as Serializer
 from .storage.memory import MemoryStorage as MemoryStorage
+from .storage.sqlite.storage import SqliteStorage as SqliteStorage
 from .types import ANY as ANY
 from .types import Attempt as Attempt
 from .types import Deduplication as Deduplication
@@ -57,5 +63,6 @@ from .types import KeepJobs as KeepJobs
 from .types import LimitStatus as LimitStatus
 from .types import Outcome as Outcome
 from .types import RateLimit as RateLimit
+from .types import Report as Report
 from .types import StallConfig as StallConfig
 from .types import TimelineEntry as TimelineEntry

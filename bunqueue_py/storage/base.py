@@ -105,6 +105,17 @@ class Storage(Protocol):
         the shard's own marks and before what is on disk."""
         ...
 
+    def read_job(self, job_id: str) -> JobRow | None:
+        """The job as it was handed over last, with its payload, however long; `None` if there is
+        none. Blocks for the disk: to be called with no lock held, after a look at the shard's own
+        marks. Raises `StorageError`, for a row that cannot be understood too."""
+        ...
+
+    def read_result(self, job_id: str) -> bytes | None:
+        """The job's encoded result as it was handed over last, however long; `None` if it has
+        none, or there is no such job. Called as `read_job` is."""
+        ...
+
     def health(self) -> StorageHealth:
         """How it is doing now."""
         ...

@@ -30,6 +30,7 @@ BENCHMARKS = {
     "queue": "backlog",
     "huey": "peer_huey",
     "idle": "idle",
+    "writer": "writer",
 }
 """Names on the command line, and the modules that do the measuring."""
 

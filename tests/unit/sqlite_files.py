@@ -131,10 +131,11 @@ class Neighbour:
 
     def __init__(self, begin: Callable[[], object], end: Callable[[], object] | None) -> None:
         ready_read, ready_write = os.pipe()
-        go_read, self._go = os.pipe()
+        go_read, go_write = os.pipe()
+        self._go: int | None = go_write
 
         def child() -> None:
-            os.close(self._go)
+            os.close(go_write)
             begin()
             os.write(ready_write, b"x")
             os.read(go_read, 1)
@@ -150,10 +151,16 @@ class Neighbour:
         if not is_ready:
             raise AssertionError(f"the other process ended with {self.finish()}")
 
-    def finish(self) -> int:
-        """Lets it go on to its end; its exit code."""
-        if self._exit_code is None:
+    def go_on(self) -> None:
+        """Lets it run `end`, and does not wait for that."""
+        if self._go is not None:
             os.close(self._go)
+            self._go = None
+
+    def finish(self) -> int:
+        """Lets it run `end` and waits for it; its exit code."""
+        if self._exit_code is None:
+            self.go_on()
             self._exit_code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self._exit_code
 

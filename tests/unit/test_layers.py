@@ -38,6 +38,7 @@ BELOW_CLIENT = BELOW_FRONT | {
     "client-front",
     "backend",
     "event_hub",
+    "readonly",
     "manager",
     "default_manager",
 }
@@ -56,7 +57,9 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     # what the façade is made of: the workers' side of the protocol, and the listeners
     "backend": BELOW_FRONT | {"client-front"},
     "event_hub": BELOW_FRONT | {"client-front"},
-    "manager": BELOW_FRONT | {"client-front", "backend", "event_hub"},
+    # the other façade: what a process sees that does not own the file
+    "readonly": BELOW_FRONT | {"client-front"},
+    "manager": BELOW_FRONT | {"client-front", "backend", "event_hub", "readonly"},
     "default_manager": BELOW_FRONT | {"client-front", "manager"},
     # default_manager is what `Queue("emails")` without a manager asks; the rest is the rule.
     "client": frozenset({"foundation", "model", "client-front", "default_manager"}),

@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -391,6 +392,18 @@ def test_a_foreign_database_that_is_in_use_is_refused_and_its_log_left_alone(
     assert after == before
 
 
+def test_a_foreign_database_that_says_so_in_its_first_page_is_not_even_read(
+    path: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / "source.db"
+    make_foreign(source, log=True)
+    with closing(sqlite3.connect(source, isolation_level=None)) as connection:
+        connection.execute("INSERT INTO songs VALUES ('y')")
+        crash_copy(source, path)
+    assert names(path.parent) == ["jobs.db", "jobs.db-wal"]
+    refuses(path, StorageError, "another application")  # or there would be a -shm
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -467,6 +480,15 @@ def test_after_a_crash_the_file_is_checked_and_its_log_read(
     close_database(owner.connection, str(cut))
     owner = open_database(str(cut))
     assert owner.clean
+    close_database(owner.connection, str(cut))
+
+
+def test_a_file_counts_as_unclean_from_its_opening_on(path: Path, tmp_path: Path) -> None:
+    make_file(path)
+    with opened(path):
+        cut = crash_copy(path, tmp_path / "cut.db")
+    owner = open_database(str(cut))
+    assert not owner.clean
     close_database(owner.connection, str(cut))
 
 
@@ -616,8 +638,8 @@ def test_a_reader_that_stays_is_told_from_an_emptied_log(path: Path) -> None:
             reader.execute("BEGIN")
             assert count(reader) == 1
             add_job(connection, 2)
-            connection.execute("PRAGMA busy_timeout = 1")
-            assert not checkpoint(connection)
+            assert not checkpoint(connection, patience_ms=1)
+            assert connection.execute("PRAGMA busy_timeout").fetchone() == (5000,)
         assert checkpoint(connection)
 
 
@@ -655,16 +677,13 @@ def test_looking_at_a_file_does_not_take_the_locks_of_its_owner_in_the_same_proc
         read(str(path), count)
         check_place(str(path))
 
-        def switch_the_log_off() -> None:  # which SQLite allows to whoever is alone
-            with closing(sqlite3.connect(path, timeout=0)) as other:
-                other.execute("PRAGMA journal_mode = DELETE")
-
-        def intrude() -> None:
-            with pytest.raises(sqlite3.OperationalError, match="locked"):
-                switch_the_log_off()
-
-        with neighbour(intrude):
-            pass
+        # which SQLite allows to whoever is alone; a forked child would not do as that
+        code = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], timeout=0); "
+        code += "c.execute('PRAGMA journal_mode = DELETE')"
+        intruder = subprocess.run(
+            [sys.executable, "-ISc", code, str(path)], capture_output=True, text=True, check=False
+        )
+        assert "database is locked" in intruder.stderr
 
 
 def test_a_leaked_connection_outlives_every_reference_to_it(path: Path) -> None:

@@ -201,9 +201,9 @@ def test_whoever_locked_a_file_that_was_just_removed_looks_again(
     monkeypatch.setattr(module, "_lock", lock)
     owned = take(path)
     assert removed
-    assert owned.still_ours()
     with pytest.raises(StorageLockedError):
         take(path)
+    assert owned.still_ours()
     owned.release()
 
 
@@ -261,7 +261,15 @@ def test_a_child_that_disowns_leaves_the_parents_ownership_alone(path: str) -> N
     owned.release()
 
 
-def test_a_child_that_is_yet_to_start_its_program_does_not_keep_the_lock(path: str) -> None:
+@pytest.mark.parametrize("removable", [True, False])
+def test_a_child_that_is_yet_to_start_its_program_does_not_keep_the_lock(
+    path: str, monkeypatch: pytest.MonkeyPatch, removable: bool
+) -> None:
+    def refuse(_: str) -> None:  # as in a folder where only the owner of a file may remove it
+        raise PermissionError
+
+    if not removable:
+        monkeypatch.setattr(os, "unlink", refuse)
     # As between fork and exec: it has the descriptor and has heard of nothing.
     owned = take(path)
     with neighbour(lambda: None):

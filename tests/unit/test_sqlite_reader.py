@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from bunqueue_py.clock import SystemClock
 from bunqueue_py.errors import StorageCorruptError, StorageError
 from bunqueue_py.storage.sqlite import connection as connecting
 from bunqueue_py.storage.sqlite import reader as module
+from bunqueue_py.storage.sqlite.backup import backup
 from bunqueue_py.storage.sqlite.connection import read
 from bunqueue_py.storage.sqlite.opening import checkpoint, close_database, open_database
 from bunqueue_py.storage.sqlite.reader import Reader, list_jobs
+from bunqueue_py.storage.sqlite.verify import verify
 from bunqueue_py.types import JobCounts, JobState
 from tests.unit.sqlite_files import (
     ACTIVE,
@@ -271,19 +274,19 @@ def test_a_row_that_cannot_be_decoded_raises_what_decode_raises(various: Path) -
 
 @posix
 def test_another_process_sees_what_is_committed_while_the_owner_runs(path: Path) -> None:
-    with opened(path) as connection:
+    # forked before the file is open, since SQLite does not go over a fork
+    make_file(path)
+    reader = Reader(str(path))  # which holds nothing, and does
+
+    def look() -> None:
+        assert waiting(path) == 1
+        assert reader.job("job-000001", seq) == 1
+
+    with neighbour(lambda: None, look) as other, opened(path) as connection:
         add_job(connection, 1)
-        reader = Reader(str(path))
-        assert reader.counts(NOW)["emails"].waiting == 1
-
-        def look() -> None:
-            assert waiting(path) == 1
-            assert reader.job("job-000001", seq) == 1  # a reader goes over a fork
-
-        with neighbour(look):
-            pass
         connection.execute("BEGIN IMMEDIATE")
         add_job(connection, 2)
+        assert other.finish() == 0
         assert waiting(path) == 1
         connection.execute("COMMIT")
         assert waiting(path) == 2
@@ -443,6 +446,51 @@ def test_nothing_can_be_written_through_a_readers_connection(path: Path) -> None
     assert waiting(path) == 4
 
 
+@posix
+@pytest.mark.slow
+def test_readers_see_every_commit_whole_while_owners_come_and_go(
+    path: Path, slow_rounds: Callable[[int, int], int]
+) -> None:
+    # Two rows a commit. Readers ask for as long as the owner's process lives.
+    make_file(path)
+    rounds = slow_rounds(30, 300)
+    done = path.parent.parent / "done"
+
+    def own() -> None:
+        number = 0
+        for turn in range(rounds):
+            with opened(path) as connection:
+                for _ in range(5):
+                    connection.execute("BEGIN IMMEDIATE")
+                    add_job(connection, number, data=bytes(3000))
+                    add_job(connection, number + 1, data=bytes(3000))
+                    connection.execute("COMMIT")
+                    number += 2
+                    if turn % 3 == 0:
+                        checkpoint(connection)
+        done.touch()
+
+    def look() -> None:
+        reader, before, after, asked = Reader(str(path)), 0, False, 0
+        while not after:
+            after = done.exists()
+            counts = reader.counts(NOW)
+            seen = counts["emails"].waiting if counts else 0
+            assert seen % 2 == 0
+            assert seen >= before
+            before, asked = seen, asked + 1
+            if asked % 10 == 0:
+                assert verify(str(path), NOW, whole).problems == ()
+                assert backup(str(path), path.parent.parent / "copy.db", SystemClock())
+                assert verify(str(path.parent.parent / "copy.db"), NOW, whole).ok
+        assert before == rounds * 10
+
+    with neighbour(lambda: None, look) as reading, neighbour(lambda: None, own) as owning:
+        reading.go_on()
+        assert owning.finish() == 0
+        assert reading.finish() == 0
+
+
 # -- what cannot be read -----------------------------------------------------------------------
 
 
@@ -521,10 +569,9 @@ def test_a_user_who_may_only_read_reads_beside_the_owner_and_after_it() -> None:
                 (place / "file").touch()
             assert waiting(path) == 1
 
-        with opened(path) as connection:
+        with neighbour(lambda: None, look) as other, opened(path) as connection:
             add_job(connection, 1)
-            with neighbour(look):
-                pass
+            assert other.finish() == 0
         with neighbour(look):
             pass
         assert names(place) == ["jobs.db"]

@@ -9,7 +9,7 @@ from sqlite3 import Connection
 
 from ...clock import Clock
 from ...durations import shown
-from ...errors import StorageCorruptError, StorageError, ValidationError
+from ...errors import StorageCorruptError, StorageError, StorageFullError, ValidationError
 from . import schema
 from .connection import connect, connect_frozen, explained, has_log, header, read
 from .ownership import Ownership
@@ -92,16 +92,17 @@ def _copy(source: Connection, path: str, partial: str) -> None:
     # Having read, it stays at this moment: the copy begins anew for no commit of the owner's.
     found = header(source)
     schema.check_header(found, path, newest=found.version)  # a copy of any version is one
-    try:
-        with closing(connect(partial, "mode=rwc")) as copy:
+    with closing(connect(partial, "mode=rwc")) as copy:
+        try:
             # What an interrupted copy leaves behind is removed anyway, so it needs no journal.
             copy.execute("PRAGMA journal_mode = OFF").fetchall()
             copy.execute("PRAGMA synchronous = OFF").fetchall()
             source.backup(copy, pages=_PAGES, progress=lambda *_: None)
-    except sqlite3.Error as error:
-        if isinstance(explained(error, path), StorageCorruptError):
-            raise  # what is damaged is the source, and `read` says so
-        raise explained(error, partial) from error
+        except sqlite3.Error as error:
+            failure = explained(error, partial)
+            if isinstance(failure, StorageFullError):
+                raise failure from error
+            raise  # of the source, as far as can be told
 
 
 def _remove(partial: str) -> None:

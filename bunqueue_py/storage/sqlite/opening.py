@@ -65,7 +65,9 @@ def open_database(
                 schema.create(connection)
             migrated_from = _migrate(connection, path, to, steps)
             schema.write_meta(connection, "clean", 0)
-            checkpoint(connection)
+            if found is None or migrated_from is not None:
+                # Whoever looks at the file alone is to see whose it is, and of which version.
+                checkpoint(connection)
         except BaseException:
             connection.close()
             raise
@@ -85,10 +87,15 @@ def close_database(connection: Connection, path: str) -> None:
         raise explained(error, path) from error
 
 
-def checkpoint(connection: Connection) -> bool:
+def checkpoint(connection: Connection, patience_ms: int = 500) -> bool:
     """Brings the log's content into the file and empties the log; `False` if a reader that began
-    before is still reading, and the log stays."""
-    busy: int = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+    before is still reading after that time, and the log stays."""
+    (before,) = connection.execute("PRAGMA busy_timeout").fetchone()
+    connection.execute(f"PRAGMA busy_timeout = {patience_ms}").fetchall()
+    try:
+        busy: int = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {before}").fetchall()
     return not busy
 
 

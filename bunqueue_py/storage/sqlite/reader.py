@@ -21,6 +21,8 @@ from ...model.job import ACTIVE, COMPLETED, FAILED, GATED, PENDING
 from ...types import JobCounts, JobState
 from . import schema
 from .connection import header, read
+from .recovery import text_or_bytes
+from .rows import bindable, to_json
 
 T = TypeVar("T")
 
@@ -69,19 +71,49 @@ def check(connection: Connection, path: str) -> None:
         )
 
 
-def count_jobs(connection: Connection, now_ms: int) -> dict[str, JobCounts]:
-    """The counts of each queue that has jobs, judged at `now_ms`. Reads the whole table. No job
-    counts as paused: whether a queue is stands in `rest`."""
+def count_jobs(
+    connection: Connection, now_ms: int, queue: str | None = None
+) -> dict[str, JobCounts]:
+    """The counts of each queue that has jobs, or of that one, judged at `now_ms`. Reads the whole
+    table. No job counts as paused: whether a queue is stands in `rest`."""
     columns = ", ".join(f"SUM({condition})" for condition in _CONDITIONS.values())
     names = [state.name.lower() for state in _CONDITIONS]
-    rows = connection.execute(f"SELECT queue, {columns} FROM jobs GROUP BY queue", {"now": now_ms})
+    only = "" if queue is None else "WHERE queue = :queue "
+    rows = connection.execute(
+        f"SELECT queue, {columns} FROM jobs {only}GROUP BY queue", {"now": now_ms, "queue": queue}
+    )
     return {queue: JobCounts(**dict(zip(names, sums, strict=True))) for queue, *sums in rows}
+
+
+def count_priorities(connection: Connection, queue: str) -> dict[int, int]:
+    """How many of the queue's jobs are pending, of each priority, the highest first."""
+    rows = connection.execute(
+        f"SELECT priority, COUNT(*) FROM jobs WHERE queue = ? AND state = {PENDING} "
+        "GROUP BY priority ORDER BY priority DESC",
+        (queue,),
+    )
+    return dict(rows.fetchall())
 
 
 def find_job(connection: Connection, job_id: str) -> Row | None:
     """The row of that job."""
-    row: Row | None = connection.execute(f"{_WHOLE} WHERE id = ?", (job_id,)).fetchone()
+    row: Row | None = connection.execute(f"{_WHOLE} WHERE id = ?", (bindable(job_id),)).fetchone()
     return row
+
+
+def rows_with_text(connection: Connection, queue: str, text: str) -> Iterator[Row]:
+    """The jobs of the queue in whose `meta` that text stands as a JSON string, the newest first,
+    without payloads. Reads the whole table, if it is not broken off."""
+    return connection.execute(
+        f"{_BARE} WHERE queue = ? AND instr(meta, ?) ORDER BY id DESC", (queue, to_json(text))
+    )
+
+
+def letters(connection: Connection, queue: str) -> Iterator[Row]:
+    """The jobs of the queue that failed for good, the first that did first, without payloads."""
+    return connection.execute(
+        f"{_BARE} WHERE queue = ? AND state = {FAILED} ORDER BY entered, seq", (queue,)
+    )
 
 
 def list_jobs(
@@ -132,8 +164,9 @@ def whole_rows(connection: Connection, batch: int) -> Iterator[Row]:
         yield from rows
 
 
-def list_rest(connection: Connection, kind: str) -> list[tuple[str, str]]:
-    """Key and body of everything of that kind in `rest`, by key."""
+def list_rest(connection: Connection, kind: str) -> list[tuple[Any, Any]]:
+    """Key and body of everything of that kind in `rest`, by key; bytes where the text has what
+    UTF-8 has no place for."""
     return connection.execute(
         "SELECT key, body FROM rest WHERE kind = ? ORDER BY key", (kind,)
     ).fetchall()
@@ -152,15 +185,15 @@ class Reader:
     def __init__(self, path: str) -> None:
         """Raises `StorageError` if there is no database of ours at the real path `path`."""
         self.path = path
-        self._read(lambda connection: None)
+        self.read(lambda connection: None)
 
     def counts(self, now_ms: int) -> dict[str, JobCounts]:
         """See `count_jobs`."""
-        return self._read(lambda connection: count_jobs(connection, now_ms))
+        return self.read(lambda connection: count_jobs(connection, now_ms))
 
     def job(self, job_id: str, decode: Decode[T]) -> T | None:
         """The job with that id, `None` if there is none."""
-        row = self._read(lambda connection: find_job(connection, job_id))
+        row = self.read(lambda connection: find_job(connection, job_id))
         return None if row is None else decode(row)
 
     def jobs(
@@ -176,7 +209,7 @@ class Reader:
         with_data: bool = True,
     ) -> list[T]:
         """See `list_jobs`."""
-        rows = self._read(
+        rows = self.read(
             lambda connection: list_jobs(
                 connection,
                 queue,
@@ -202,7 +235,7 @@ class Reader:
         with_data: bool = True,
     ) -> tuple[list[T], str | None]:
         """See `walk_jobs`; and what the next page comes after, `None` after the last one."""
-        rows = self._read(
+        rows = self.read(
             lambda connection: walk_jobs(
                 connection, queue, states, now_ms, after=after, limit=limit, with_data=with_data
             )
@@ -215,13 +248,17 @@ class Reader:
         """The jobs of the queue that failed for good, the first that did first."""
         return self.jobs(queue, (JobState.FAILED,), 0, decode, offset=offset, limit=limit)
 
-    def rest(self, kind: str) -> list[tuple[str, str]]:
+    def rest(self, kind: str) -> list[tuple[Any, Any]]:
         """See `list_rest`."""
-        return self._read(lambda connection: list_rest(connection, kind))
+        return self.read(lambda connection: list_rest(connection, kind))
 
-    def _read(self, action: Callable[[Connection], T]) -> T:
+    def read(self, action: Callable[[Connection], T]) -> T:
+        """What `action(connection)` returns, called within one read transaction; it may be called
+        several times. Text that is no UTF-8 comes as bytes."""
+
         def checked(connection: Connection) -> T:
             check(connection, self.path)
+            connection.text_factory = text_or_bytes
             return action(connection)
 
         return read(self.path, checked)

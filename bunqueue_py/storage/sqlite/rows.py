@@ -5,15 +5,15 @@
 | id, queue, seq, state, priority, run_at, entered | what can be searched for; moments in ms |
 | meta | JSON: [name, options], where nothing else is to be said; otherwise also created, started, |
 |      | attempts made, size of the result (-1: none); then also custom id, claim, side |
-| data | the payload; NULL where it stands in the table `payloads` |
-| result | the result; NULL where there is none, or it stands in `results` |
+| data | the payload; 0 where it stands in the table `payloads` |
+| result | the result; 0 where there is none, or it stands in `results` |
 
 The options are a text within the text: made once for each `Options` object, and read once for each
 text. What UTF-8 has no place for (lone surrogates) makes a column a BLOB of the same text.
 
 Nothing is bound as `None` or `bytes`: Python's sqlite3 looks for an adapter of those at every
 value, which costs more than all the rest of a row. So `bytearray` stands for bytes, and 0 for
-nothing: the statement makes NULL of it.
+nothing; NULL is read as the same.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class RowDecoder:
             job_id.__class__ is str
             and queue.__class__ is str
             and data.__class__ is bytes
-            and result is None
+            and (result is None or result == ABSENT)
             and seq.__class__
             is state.__class__
             is priority.__class__
@@ -297,7 +297,7 @@ class RowDecoder:
 
 
 def _blob(stored: Any) -> bytes | None:
-    if stored is None or stored == KEEP:
+    if stored is None or stored in (ABSENT, KEEP):
         return None
     if stored.__class__ is not bytes:
         raise ValueError(f"{shown(stored)} stands where bytes are due")

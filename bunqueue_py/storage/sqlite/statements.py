@@ -90,8 +90,7 @@ class Statements:
         updates.append("result=CASE excluded.result WHEN 1 THEN result ELSE excluded.result END")
         self.put_jobs = Statement(
             f"INSERT INTO jobs({','.join(COLUMNS)})VALUES",
-            # the last two are `data` and `result`, with 0 for nothing
-            f"({'?,' * (len(COLUMNS) - 2)}nullif(?,0),nullif(?,0))",
+            f"({','.join('?' * len(COLUMNS))})",
             f"ON CONFLICT(id)DO UPDATE SET {','.join(updates)}",
             variables,
         )

@@ -70,9 +70,7 @@ def _examine(
     problems: list[str] = []
     jobs = None
     try:
-        rows = connection.execute(f"PRAGMA integrity_check({MAX_PROBLEMS})").fetchall()
-        if rows != [("ok",)]:
-            problems += [str(text) for (text,) in rows]
+        problems += _damage(connection)
         problems += [f"there is no table {name}" for name in schema.missing_tables(connection)]
         jobs = _total(count_jobs(connection, now_ms))
         problems += _orphans(connection)
@@ -85,6 +83,15 @@ def _examine(
             raise
         problems.append(str(explained(error, path)))
     return problems, jobs
+
+
+def _damage(connection: Connection) -> list[str]:
+    try:
+        rows = connection.execute(f"PRAGMA integrity_check({MAX_PROBLEMS})").fetchall()
+    except sqlite3.DatabaseError:
+        # It stumbled over what it had just found. Asked for one finding, it stops in time.
+        rows = connection.execute("PRAGMA integrity_check(1)").fetchall()
+    return [] if rows == [("ok",)] else [str(text) for (text,) in rows]
 
 
 def _orphans(connection: Connection) -> Iterator[str]:

@@ -7,6 +7,7 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Callable
+from sqlite3 import Connection
 from time import monotonic  # noqa: TID251 - the lag is real, whatever clock the engine was given
 
 from ...clock import Clock
@@ -352,6 +353,19 @@ class Writer:
         if left.size():
             assert desk.failing is not None
             raise dump(left, self._places, desk.failing)
+
+    def join(self, timeout_ms: int | None = None) -> bool:
+        """After `close`: whether the thread has ended, within that time."""
+        thread = self._thread
+        if thread is None:
+            return True
+        thread.join(None if timeout_ms is None else timeout_ms / 1000)
+        return not thread.is_alive()
+
+    @property
+    def connection(self) -> Connection:
+        """The connection that it writes through now; another one after some failures."""
+        return self._committer.connection
 
 
 def _nothing_to_collect(begin: Callable[[], list[Marks]]) -> None:

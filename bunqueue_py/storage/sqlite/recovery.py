@@ -1,0 +1,116 @@
+"""What the owner reads when it opens the file: every job, and everything else that is kept."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from sqlite3 import Connection
+from typing import Any
+
+from ...durations import shown
+from ...errors import StorageError
+from ...model.rows import DATA, JobRow
+from .connection import explained
+from .rows import COLUMNS, RowDecoder, UndecodableRowError, text_of
+
+_log = logging.getLogger("bunqueue_py.storage")
+
+# A result that stands apart is not needed to go on with the job, and may be long.
+STORED = f"""SELECT {", ".join(COLUMNS[:-2])},
+    CASE WHEN data = 0 OR data IS NULL
+        THEN (SELECT p.data FROM payloads p WHERE p.id = jobs.id) ELSE data END,
+    result"""
+"""The columns of a job as `RowDecoder` takes them, its payload from wherever it stands."""
+
+# By rowid: in the order in which the table lies on disk, which is about that of admission.
+_JOBS = f"{STORED}, rowid FROM jobs WHERE rowid > ? ORDER BY rowid"
+_BEFORE_ALL = -1 << 63
+
+PROGRESS_EVERY = 100_000
+
+
+def stored_jobs(
+    connection: Connection, decoder: RowDecoder, path: str
+) -> Generator[JobRow | StorageError, None, None]:
+    """Every job with its payload, about in the order of admission; in the place of one that cannot
+    be understood an `UndecodableRowError`. Says in the log how far it is. Raises `StorageError` if
+    the file cannot be read on."""
+    done, last = 0, _BEFORE_ALL
+    try:
+        (total,) = connection.execute("SELECT COUNT(*) FROM jobs").fetchone()
+        while True:
+            try:
+                for raw in connection.execute(_JOBS, (last,)):
+                    last = raw[-1]
+                    done += 1
+                    if done % PROGRESS_EVERY == 0:
+                        _log.info("%s: read %s of %s jobs", path, f"{done:,}", f"{total:,}")
+                    yield whole_row(decoder, raw[:-1])
+                return
+            except sqlite3.OperationalError as error:
+                if not _is_of_text(error):
+                    raise
+            with lenient(connection):
+                raw = connection.execute(f"{_JOBS} LIMIT 1", (last,)).fetchone()
+            last = raw[-1]
+            done += 1
+            yield whole_row(decoder, raw[:-1])
+    except sqlite3.Error as error:
+        raise explained(error, path) from error
+
+
+def whole_row(decoder: RowDecoder, raw: tuple[Any, ...]) -> JobRow | UndecodableRowError:
+    """The row of what was selected as `STORED`, with its payload; or why there is none."""
+    try:
+        row = decoder.row(raw)
+    except UndecodableRowError as error:
+        return error
+    if row[DATA] is None:
+        return UndecodableRowError(f"the payload of job {shown(raw[0])} is missing", raw)
+    return row
+
+
+def stored_rest(connection: Connection, path: str) -> list[tuple[str, str, Any]]:
+    """Kind, key and body of everything else. What cannot be understood is left where it is, and
+    the log says so."""
+    with lenient(connection):
+        rows = connection.execute("SELECT kind, key, body FROM rest").fetchall()
+    found = []
+    for kind, key, body in rows:
+        try:
+            found.append((text_of(kind), text_of(key), json.loads(text_of(body))))
+        except (ValueError, RecursionError) as error:
+            _log.error(
+                "%s: %s of %s cannot be understood, and is passed over: %s",
+                path,
+                shown(kind),
+                shown(key),
+                error,
+            )
+    return found
+
+
+@contextmanager
+def lenient(connection: Connection) -> Iterator[None]:
+    """Reads text that is not UTF-8 as the bytes that it is, instead of failing for all rows."""
+    connection.text_factory = text_or_bytes
+    try:
+        yield
+    finally:
+        connection.text_factory = str
+
+
+def text_or_bytes(stored: bytes) -> str | bytes:
+    """A text factory that takes what is not UTF-8 as the bytes that it is."""
+    try:
+        return stored.decode()
+    except UnicodeDecodeError:
+        return stored
+
+
+def _is_of_text(error: sqlite3.OperationalError) -> bool:
+    # Python's own: SQLite does not look at what it hands on
+    return str(error).startswith("Could not decode to UTF-8")

@@ -1,0 +1,322 @@
+"""What a shard marks is handed over once, the latest of each, and nothing of what came and went."""
+
+from collections.abc import Callable
+
+import pytest
+
+from bunqueue_py.model.job import ACTIVE, COMPLETED, PENDING, JobRecord
+from bunqueue_py.model.options import Options
+from bunqueue_py.model.rows import (
+    DATA,
+    ID,
+    INLINE_BYTES,
+    RESULT,
+    RESULT_SIZE,
+    SEQ,
+    STATE,
+    JobRow,
+    Marks,
+    no_marks,
+    record_from,
+    row_of,
+)
+from bunqueue_py.shard.dirty import Dirty
+
+BIG = b"x" * (INLINE_BYTES + 1)
+OPTIONS = Options()
+
+
+class Queue:
+    name = "emails"
+
+
+def record(job_id: str = "a", state: int = PENDING, data: bytes = b"{}") -> JobRecord:
+    made = JobRecord(job_id, Queue, "welcome", OPTIONS, 0, data)
+    made.created_ms = made.run_at_ms = made.entered_ms = 1
+    made.state = state
+    return made
+
+
+def row(job_id: str = "a", state: int = PENDING, seq: int = 1) -> JobRow:
+    return row_of(record(job_id, state), seq)
+
+
+def completed(result: bytes | None, *, brought: bool = True) -> JobRow:
+    made = record(state=COMPLETED)
+    made.result_size = -1 if result is None else len(result)
+    return row_of(made, 1, result if brought else None)
+
+
+@pytest.fixture
+def began() -> list[None]:
+    return []
+
+
+@pytest.fixture
+def dirty(began: list[None]) -> Dirty:
+    return Dirty(lambda: began.append(None))
+
+
+def taken(dirty: Dirty) -> Marks:
+    dirty.check()
+    into: list[Marks] = []
+    dirty.swap(into)
+    dirty.check()
+    return into[0] if into else no_marks()
+
+
+# -- a cut -----------------------------------------------------------------------------------------
+
+
+def test_the_latest_row_of_a_job_is_handed_over(dirty: Dirty) -> None:
+    dirty.add(row(), b"{}")
+    dirty.mark(row(state=ACTIVE))
+    assert taken(dirty).jobs == {"a": row(state=ACTIVE)}
+
+
+def test_what_was_handed_over_is_not_handed_over_again(dirty: Dirty) -> None:
+    dirty.mark(row())
+    assert taken(dirty).size() == 1
+    assert taken(dirty) == no_marks()
+
+
+def test_nothing_is_handed_over_where_nothing_was_marked(dirty: Dirty) -> None:
+    into: list[Marks] = []
+    dirty.swap(into)
+    assert into == []
+
+
+def test_a_cut_is_not_touched_by_what_is_marked_later(dirty: Dirty) -> None:
+    dirty.mark(row("a"))
+    cut = taken(dirty)
+    dirty.mark(row("b"))
+    dirty.tombstone("a", 2, -1)
+    dirty.keep("queue", "emails", {})
+    assert cut.jobs == {"a": row("a")}
+    assert cut.rest == {}
+
+
+FIRST_MARKS: list[Callable[[Dirty], None]] = [
+    lambda dirty: dirty.add(row(), b"{}"),
+    lambda dirty: dirty.mark(row()),
+    lambda dirty: dirty.payload("a", BIG, 2),
+    lambda dirty: dirty.result("a", BIG, -1),
+    lambda dirty: dirty.tombstone("a", 2, -1),
+    lambda dirty: dirty.keep("queue", "emails", {}),
+]
+
+
+@pytest.mark.parametrize("mark", FIRST_MARKS)
+def test_the_first_mark_after_a_cut_is_told_and_no_other(
+    dirty: Dirty, began: list[None], mark: Callable[[Dirty], None]
+) -> None:
+    for cuts in (1, 2):
+        mark(dirty)
+        dirty.mark(row("b"))
+        dirty.keep("queue", "other", None)
+        assert len(began) == cuts
+        taken(dirty)
+
+
+def test_an_exception_in_the_middle_of_the_swap_loses_no_mark(dirty: Dirty) -> None:
+    class Interrupting(list[Marks]):
+        def append(self, marks: Marks) -> None:
+            super().append(marks)
+            raise KeyboardInterrupt
+
+    dirty.add(row("a"), b"{}")
+    into = Interrupting()
+    with pytest.raises(KeyboardInterrupt):
+        dirty.swap(into)
+    # the writer may have "a", so that it goes must be told
+    dirty.tombstone("a", 2, -1)
+    dirty.mark(row("b"))
+    dirty.swap(again := [])
+    assert again[0].jobs == {"a": None, "b": row("b")}
+
+
+def test_its_length_is_the_number_of_rows(dirty: Dirty) -> None:
+    dirty.add(row_of(record(data=BIG), 1), BIG)
+    dirty.result("a", BIG, -1)
+    dirty.keep("queue", "emails", {})
+    assert len(dirty) == 4
+    assert taken(dirty).size() == 4
+    assert len(dirty) == 0
+
+
+# -- jobs that go ----------------------------------------------------------------------------------
+
+
+def test_a_job_that_comes_and_goes_within_a_cut_leaves_nothing(dirty: Dirty) -> None:
+    dirty.add(row_of(record(data=BIG), 1), BIG)
+    dirty.mark(row(state=ACTIVE))
+    dirty.result("a", BIG, -1)
+    dirty.tombstone("a", len(BIG), len(BIG))
+    assert taken(dirty) == no_marks()
+
+
+def test_a_job_that_was_cut_leaves_a_tombstone(dirty: Dirty) -> None:
+    dirty.add(row(), b"{}")
+    taken(dirty)
+    dirty.mark(row(state=ACTIVE))
+    dirty.tombstone("a", 2, -1)
+    assert taken(dirty).jobs == {"a": None}
+
+
+def test_a_job_that_only_changed_is_no_new_one(dirty: Dirty) -> None:
+    dirty.mark(row())
+    dirty.tombstone("a", 2, -1)
+    assert taken(dirty).jobs == {"a": None}
+
+
+def test_what_stands_apart_goes_with_its_job(dirty: Dirty) -> None:
+    dirty.tombstone("small", INLINE_BYTES, INLINE_BYTES)
+    dirty.tombstone("big", INLINE_BYTES + 1, INLINE_BYTES + 1)
+    cut = taken(dirty)
+    assert cut.jobs == {"small": None, "big": None}
+    assert cut.payloads == {"big": None}
+    assert cut.results == {"big": None}
+
+
+# -- what stands apart -----------------------------------------------------------------------------
+
+
+def test_a_long_payload_is_marked_once_and_not_by_a_change_of_state(dirty: Dirty) -> None:
+    dirty.add(row_of(record(data=BIG), 1), BIG)
+    cut = taken(dirty)
+    assert cut.payloads == {"a": BIG}
+    added = cut.jobs["a"]
+    assert added is not None
+    assert added[DATA] is None
+    dirty.mark(row_of(record(data=BIG, state=ACTIVE), 1))
+    assert taken(dirty).payloads == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "marked"),
+    [
+        (b"{}", b"{1}", {}),
+        (b"{}", BIG, {"a": BIG}),
+        (BIG, b"{}", {"a": None}),
+        (BIG, BIG + b"y", {"a": BIG + b"y"}),
+    ],
+)
+def test_a_payload_that_changes_moves_in_and_out(
+    dirty: Dirty, before: bytes, after: bytes, marked: dict[str, bytes | None]
+) -> None:
+    dirty.payload("a", after, len(before))
+    assert taken(dirty).payloads == marked
+
+
+def test_a_new_jobs_payload_that_shrinks_leaves_no_tombstone(dirty: Dirty) -> None:
+    dirty.add(row_of(record(data=BIG), 1), BIG)
+    dirty.payload("a", b"{}", len(BIG))
+    dirty.mark(row())
+    cut = taken(dirty)
+    assert cut.payloads == {}
+    assert cut.jobs["a"] == row()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "marked"),
+    [(-1, None, {}), (-1, BIG, {"a": BIG}), (len(BIG), None, {"a": None}), (9, None, {})],
+)
+def test_a_result_that_stands_apart(
+    dirty: Dirty, before: int, after: bytes | None, marked: dict[str, bytes | None]
+) -> None:
+    dirty.result("a", after, before)
+    assert taken(dirty).results == marked
+
+
+# -- results in the row ----------------------------------------------------------------------------
+
+
+def test_a_row_without_its_result_keeps_the_one_that_was_marked(dirty: Dirty) -> None:
+    dirty.mark(completed(b"42"))
+    dirty.mark(completed(b"42", brought=False))
+    kept = taken(dirty).jobs["a"]
+    assert kept is not None
+    assert kept[RESULT] == b"42"
+
+
+def test_a_job_that_was_retried_does_not_get_its_old_result_back(dirty: Dirty) -> None:
+    dirty.mark(completed(b"42"))
+    dirty.mark(row())
+    dirty.mark(completed(None))
+    kept = taken(dirty).jobs["a"]
+    assert kept is not None
+    assert (kept[RESULT], kept[RESULT_SIZE]) == (None, -1)
+
+
+def test_an_old_result_is_not_kept_beside_one_that_stands_apart(dirty: Dirty) -> None:
+    dirty.mark(completed(b"42"))
+    dirty.mark(completed(BIG))
+    kept = taken(dirty).jobs["a"]
+    assert kept is not None
+    assert (kept[RESULT], kept[RESULT_SIZE]) == (None, len(BIG))
+
+
+# -- merging under newer marks ---------------------------------------------------------------------
+
+
+def test_newer_marks_go_over_older_ones() -> None:
+    older = Marks(
+        {"a": row("a"), "b": row("b"), "c": None},
+        {"a": BIG},
+        {"a": BIG, "b": BIG},
+        {("queue", "emails"): 1, ("queue", "other"): 1},
+    )
+    newer = Marks(
+        {"a": row("a", ACTIVE), "c": row("c"), "d": None},
+        {"a": None},
+        {"b": None},
+        {("queue", "emails"): 2},
+    )
+    newer.put_over(older)
+    assert older == Marks(
+        {"a": row("a", ACTIVE), "b": row("b"), "c": row("c"), "d": None},
+        {"a": None},
+        {"a": BIG, "b": None},
+        {("queue", "emails"): 2, ("queue", "other"): 1},
+    )
+
+
+def test_a_result_in_flight_is_kept_under_a_newer_row_without_it() -> None:
+    older = Marks({"a": completed(b"42")}, {}, {}, {})
+    Marks({"a": completed(b"42", brought=False)}, {}, {}, {}).put_over(older)
+    kept = older.jobs["a"]
+    assert kept is not None
+    assert kept[RESULT] == b"42"
+
+
+def test_a_result_in_flight_is_dropped_under_a_newer_one_that_stands_apart() -> None:
+    older = Marks({"a": completed(b"42")}, {}, {}, {})
+    Marks({"a": completed(BIG)}, {}, {"a": BIG}, {}).put_over(older)
+    kept = older.jobs["a"]
+    assert kept is not None
+    assert kept[RESULT] is None
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def test_a_row_is_not_touched_by_later_changes_of_its_record() -> None:
+    changing = record()
+    side = changing.need_side()
+    side.progress = 10
+    before = row_of(changing, 7)
+    side.progress = 20
+    changing.priority = 9
+    assert before == row_of(record_from(before, Queue), 7)
+    assert (before[ID], before[SEQ], before[STATE]) == ("a", 7, PENDING)
+    assert before != row_of(changing, 7)
+
+
+def test_a_record_comes_back_with_a_payload_that_stood_apart() -> None:
+    back = record_from(row_of(record(data=BIG), 1), Queue, BIG)
+    assert back.data is BIG
+
+
+def test_a_record_without_its_payload_is_not_made() -> None:
+    with pytest.raises(AssertionError, match="payload of job a"):
+        record_from(row_of(record(data=BIG), 1), Queue)
