@@ -697,6 +697,29 @@ def test_a_leaked_connection_outlives_every_reference_to_it(path: Path) -> None:
     connection.close()
 
 
+@posix
+def test_a_forked_child_that_leaks_its_connection_leaves_a_successors_log_alone(path: Path) -> None:
+    # Closing it, when nobody else has the file open, would remove the log of that name.
+    held = [open_database(str(path)).connection]
+
+    def forget() -> None:
+        leak(held[0])
+        held.clear()
+
+    def succeed() -> None:
+        successor = open_database(str(path)).connection
+        add_job(successor, 1)
+        leak(successor)
+
+    with neighbour(lambda: None, forget) as child:
+        close_database(held.pop(), str(path))
+        with neighbour(succeed) as successor:
+            successor.kill()
+        assert child.finish() == 0
+    with opened(path) as connection:
+        assert count(connection) == 1
+
+
 # -- what SQLite's errors mean -----------------------------------------------------------------
 
 
