@@ -119,6 +119,10 @@ class Own(NamedTuple):
     group_limit: int | None
 
 
+OPTION_FIELDS = tuple(field for field in Options.__slots__ if field != "is_plain")
+"""What an `Options` is made of."""
+
+
 class JobSpec:
     """A job that is yet to be added: its name, data and options.
 
@@ -213,8 +217,7 @@ class OptionsCache:
         key = (options, lifo)
         found = self._made.get(key)
         if found is None:
-            fields = {field: getattr(options, field) for field in Options.__slots__}
-            del fields["is_plain"]
+            fields = {field: getattr(options, field) for field in OPTION_FIELDS}
             found = Options(**{**fields, "lifo": lifo})
             if len(self._made) >= _CACHE_SIZE:
                 self._made.clear()

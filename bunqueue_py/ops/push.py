@@ -19,6 +19,7 @@ from ..state import State
 from ..types import JobState
 from .deduplicate import take_key
 from .finish import emit, forget
+from .mark import mark, mark_new
 from .recover import enter
 
 _WAITING, _PRIORITIZED = JobState.WAITING, JobState.PRIORITIZED
@@ -100,6 +101,8 @@ def push(
             else:
                 queue.ready.admit(record, queue.seq)
                 job = state.snapshot(record, _PRIORITIZED if record.priority > 0 else _WAITING)
+            if shard.dirty is not None:
+                mark_new(queue, record)
         else:
             admitted, job_state = _admit(state, queue, record, own, now)
             job = state.snapshot(admitted, job_state, admitted is not record)
@@ -154,6 +157,8 @@ def push_batch(
                 else:
                     queue.ready.admit(record, queue.seq)
                 jobs.append(snapshot(record, _PRIORITIZED if record.priority > 0 else _WAITING))
+                if shard.dirty is not None:
+                    mark_new(queue, record)
             else:
                 if isinstance(own, Own) and own.group_limit is not None:
                     full = _group_full(queue, own, now)
@@ -246,6 +251,9 @@ def _admit(
     else:
         holder = _apply_own(state, queue, record, own, now)
         if holder is not None:
+            if holder.state != REMOVED:
+                # its claim may last longer now
+                mark(queue, holder)
             if state.events.any:
                 emit(state, queue, "duplicated", holder.id, now)
             return holder, queue.state_of(holder, now, state.wall())
@@ -261,6 +269,7 @@ def _admit(
             job_state = _PRIORITIZED if record.priority > 0 else _WAITING
         else:
             job_state = queue.state_of(record, now, state.wall())
+    mark_new(queue, record)
     if options.ttl_ms is not None:
         due = now + options.ttl_ms
         queue.shard.deadlines.push(due, TTL, record)

@@ -14,7 +14,7 @@ from typing import Any
 from ...model.backoff import DEFAULT_BACKOFF, Backoff
 from ...model.failure import Failure
 from ...model.import_path import ByPath, import_path
-from ...model.options import Keep, Options
+from ...model.options import OPTION_FIELDS, Keep, Options
 from ...model.rows import ClaimRow, LetterRow, SideRow
 from ...model.side import REPLACE, SKIP, AttemptRow
 from ...serializers import _make_encode
@@ -28,7 +28,7 @@ LIMIT = 1 << 44
 
 _DEFAULT = Options()
 # the bound on the timeline is the manager's setting, not the job's
-_FIELDS = tuple(field for field in Options.__slots__ if field != "max_timeline")
+_FIELDS = tuple(field for field in OPTION_FIELDS if field != "max_timeline")
 
 
 # -- writing ---------------------------------------------------------------------------------------
