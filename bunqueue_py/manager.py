@@ -33,8 +33,8 @@ from .model.failure import bounded, describe
 from .model.options import (
     MAX_BATCH,
     MAX_PRIORITY,
-    JobOptions,
     JobSpec,
+    OtherOptions,
     checked_bool,
     checked_int,
     checked_name,
@@ -76,6 +76,7 @@ from .tasks.scheduler import Report, Task, TaskLoop
 from .tasks.stalls import LatePasses
 from .types import (
     ANY,
+    Deduplication,
     DlqConfig,
     DlqStats,
     Duration,
@@ -256,7 +257,14 @@ class QueueManager:
     # -- jobs in and out ---------------------------------------------------------------------
 
     def push(
-        self, queue: Any, data: Any = None, *, name: str = "default", **options: Unpack[JobOptions]
+        self,
+        queue: Any,
+        data: Any = None,
+        *,
+        name: str = "default",
+        custom_id: str | None = None,
+        deduplication: Deduplication | None = None,
+        **options: Unpack[OtherOptions],
     ) -> Job:
         """Adds a job and returns it; the live job of its `custom_id`, or the owner of its
         `deduplication` key, if there is one (`duplicate` is then True).
@@ -264,6 +272,18 @@ class QueueManager:
         Raises `ValidationError`, `SerializationError`, `ManagerClosedError`, `TypeError` for an
         unknown option; nothing has changed then.
         """
+        if custom_id is not None or deduplication is not None:
+            if not options:
+                return push.push_named(  # type: ignore[return-value]
+                    self._state,
+                    queue if queue.__class__ is str else _queue_name(queue),
+                    data,
+                    name,
+                    custom_id,
+                    deduplication,
+                )
+            options["custom_id"] = custom_id  # type: ignore[typeddict-unknown-key]
+            options["deduplication"] = deduplication  # type: ignore[typeddict-unknown-key]
         return push.push(  # type: ignore[return-value]
             self._state,
             queue if queue.__class__ is str else _queue_name(queue),

@@ -6,7 +6,7 @@ from ..errors import DuplicateJobError
 from ..model.job import JobRecord
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
-from ..shard.unique_keys import claim_of, key_conflict
+from ..shard.unique_keys import key_conflict
 from ..state import State
 from .finish import removed
 from .recover import check_open, enter
@@ -55,7 +55,7 @@ def refuse_conflict(queue: QueueState, record: JobRecord, now: int) -> None:
     """Raises `DuplicateJobError` if another live job owns the record's key."""
     other = key_conflict(queue, record, now)
     if other is not None:
-        key = claim_of(record).key
+        key = record.unique_key
         raise DuplicateJobError(
             f"job {record.id} cannot run again: its deduplication key {key!r} belongs to job "
             f"{other} now. Wait until that has ended, remove it, or release the key",
