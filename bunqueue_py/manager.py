@@ -34,8 +34,8 @@ from .model.failure import bounded, describe
 from .model.options import (
     MAX_BATCH,
     MAX_PRIORITY,
-    JobOptions,
     JobSpec,
+    OtherOptions,
     checked_bool,
     checked_int,
     checked_name,
@@ -81,6 +81,7 @@ from .tasks.scheduler import Report, Task, TaskLoop
 from .tasks.stalls import LatePasses
 from .types import (
     ANY,
+    Deduplication,
     DlqConfig,
     DlqStats,
     Duration,
@@ -302,7 +303,14 @@ class QueueManager:
     # -- jobs in and out ---------------------------------------------------------------------
 
     def push(
-        self, queue: Any, data: Any = None, *, name: str = "default", **options: Unpack[JobOptions]
+        self,
+        queue: Any,
+        data: Any = None,
+        *,
+        name: str = "default",
+        custom_id: str | None = None,
+        deduplication: Deduplication | None = None,
+        **options: Unpack[OtherOptions],
     ) -> Job:
         """Adds a job and returns it; the live job of its `custom_id`, or the owner of its
         `deduplication` key, if there is one (`duplicate` is then True).
@@ -310,6 +318,18 @@ class QueueManager:
         Raises `ValidationError`, `SerializationError`, `ManagerClosedError`, `TypeError` for an
         unknown option; nothing has changed then.
         """
+        if custom_id is not None or deduplication is not None:
+            if not options:
+                return push.push_named(  # type: ignore[return-value]
+                    self._state,
+                    queue if queue.__class__ is str else _queue_name(queue),
+                    data,
+                    name,
+                    custom_id,
+                    deduplication,
+                )
+            options["custom_id"] = custom_id  # type: ignore[typeddict-unknown-key]
+            options["deduplication"] = deduplication  # type: ignore[typeddict-unknown-key]
         return push.push(  # type: ignore[return-value]
             self._state,
             queue if queue.__class__ is str else _queue_name(queue),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Literal, NamedTuple
+from typing import Literal
 
 Duration = int | float | timedelta
 """Seconds (`int` or `float`) or a `timedelta`; rounded up to a millisecond."""
@@ -123,7 +123,11 @@ class KeepJobs:
         return hash(self._exactly())
 
 
-class Deduplication(NamedTuple):
+DEFAULT_MODE: Literal["skip"] = "skip"
+DEFAULT_HOLD: Literal["live"] = "live"
+
+
+class Deduplication:
     """A key that one job of a queue owns at a time; checked where it is used.
 
     `ttl`: the key is free that long after it was taken, at the latest. `mode`: what an add does
@@ -135,10 +139,52 @@ class Deduplication(NamedTuple):
     'skip'
     """
 
-    key: str
-    ttl: Duration | None = None
-    mode: Literal["skip", "extend", "replace"] = "skip"
-    hold: Literal["live", "ttl"] = "live"
+    # neither a dataclass nor a named tuple: nearly every job with a key brings one of its own,
+    # and their constructors cost half as much again
+    __slots__ = ("_terms",)
+    __match_args__ = ("key", "ttl", "mode", "hold")
+
+    def __init__(
+        self,
+        key: str,
+        ttl: Duration | None = None,
+        mode: Literal["skip", "extend", "replace"] = DEFAULT_MODE,
+        hold: Literal["live", "ttl"] = DEFAULT_HOLD,
+    ) -> None:
+        self._terms = (key, ttl, mode, hold)
+
+    @property
+    def key(self) -> str:
+        """The key."""
+        return self._terms[0]
+
+    @property
+    def ttl(self) -> Duration | None:
+        """How long the key stays taken at most; `None` for no bound."""
+        return self._terms[1]
+
+    @property
+    def mode(self) -> Literal["skip", "extend", "replace"]:
+        """What an add does while the key is taken."""
+        return self._terms[2]
+
+    @property
+    def hold(self) -> Literal["live", "ttl"]:
+        """What frees the key."""
+        return self._terms[3]
+
+    def __repr__(self) -> str:
+        key, ttl, mode, hold = self._terms
+        return f"Deduplication(key={key!r}, ttl={ttl!r}, mode={mode!r}, hold={hold!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Deduplication) and self._terms == other._terms
+
+    def __hash__(self) -> int:
+        return hash(self._terms)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Deduplication, self._terms
 
 
 @dataclass(frozen=True)

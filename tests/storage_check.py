@@ -48,7 +48,7 @@ def check_storage(manager: QueueManager, path: str) -> None:
     for job_id, record in state.index.items():
         row = found[job_id]
         kept = row_of(record, seq_of(record) or 0)
-        assert _bare(row, now) == _bare(kept, now), f"job {job_id} on disk and in memory"
+        _same(_bare(row, now), _bare(kept, now), job_id)
         assert row[-3] == record.data, "payload on disk"
         result = state.results.get(job_id) if record.state == COMPLETED else None
         if result is not None:
@@ -59,6 +59,15 @@ def check_storage(manager: QueueManager, path: str) -> None:
     assert apart.keys() <= found.keys(), "a result without a job"
     for queue in state.queues.values():
         assert rest.pop((QUEUE_KIND, queue.name), None) == _as_json(settings_body(queue))
+
+
+def _same(disk: tuple[Any, ...], memory: tuple[Any, ...], job_id: str) -> None:
+    different = [
+        (i, *pair)
+        for i, pair in enumerate(zip(disk, memory, strict=True))
+        if len({*map(repr, pair)}) > 1
+    ]
+    assert disk == memory, f"job {job_id} on disk and in memory: {different}"
 
 
 def _bare(row: JobRow, now: int) -> tuple[Any, ...]:

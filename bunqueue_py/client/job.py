@@ -180,8 +180,7 @@ class Job(JobSnapshot):
     @property
     def deduplication_key(self) -> str | None:
         """The key that its adder gave it; `queue.deduplication.owner(key)` says whose it is now."""
-        claim = self._claim
-        return None if claim is None else claim.key
+        return self._unique_key
 
     @property
     def group(self) -> str | None:

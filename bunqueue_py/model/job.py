@@ -13,9 +13,10 @@ from typing import Any
 from typing_extensions import Self
 
 from ..types import JobState
+from .claim import AnyClaim
 from .failure import Failure
 from .options import Options
-from .side import AttemptRow, Claim, Side, SideView, side_view
+from .side import AttemptRow, Side, SideView, side_view
 
 PENDING, GATED, ACTIVE, COMPLETED, FAILED, REMOVED = range(6)
 STATE_NAMES = ("pending", "gated", "active", "completed", "failed", "removed")
@@ -110,7 +111,7 @@ class JobSnapshot:
     _attempts_made: int = _field(10)
     _custom_id: str | None = _field(11)
     _side: SideView | None = _field(12)
-    _claim: Claim | None = _field(13)
+    _unique_key: str | None = _field(13)
 
     def __init__(
         self, manager: Any, record: JobRecord, state: JobState, duplicate: bool = False
@@ -136,7 +137,7 @@ class JobSnapshot:
             record.attempts_made,
             record.custom_id,
             None if side is None else side_view(side),
-            record.claim,  # of which only the key is read, and that never changes
+            record.unique_key,
         )
 
     def detach(self, *, with_data: bool = True) -> Self:
@@ -152,9 +153,9 @@ class JobRecord:
     """The live job. `queue` is its queue's state (opaque here); times are timeline milliseconds.
 
     `key` is its place in the ready or delayed structures, and tells its admission number when it
-    has left them; `entered_ms` is when it entered its
-    state, so of a finished job the moment it finished; `last_token` outlives the delivery so that
-    a late caller can be told from a stranger.
+    has left them; `entered_ms` is when it entered its state, so of a finished job the moment it
+    finished; `last_token` outlives the delivery so that a late caller can be told from a stranger.
+    `unique_key` is its deduplication key, `claim` what it asks beyond owning it while it lives.
     """
 
     __slots__ = (
@@ -177,6 +178,7 @@ class JobRecord:
         "side",
         "started_ms",
         "state",
+        "unique_key",
     )
 
     id: str
@@ -195,7 +197,8 @@ class JobRecord:
     delivery: Delivery | None
     last_token: str | None
     custom_id: str | None
-    claim: Claim | None
+    unique_key: str | None
+    claim: AnyClaim
     side: Side | None
     state: int
 
@@ -212,7 +215,7 @@ class JobRecord:
         self.attempts_made = 0
         self.key = self.result_size = NOWHERE
         self.started_ms = self.delivery = self.last_token = None
-        self.custom_id = self.claim = self.side = None
+        self.custom_id = self.unique_key = self.claim = self.side = None
         self.state = PENDING
 
     # -- transitions -------------------------------------------------------------------------

@@ -5,23 +5,53 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
 from typing_extensions import Unpack
 
-from ..durations import MAX_DURATION_MS, moment_to_ms, shown, to_ms
+from ..durations import shown, to_ms
 from ..errors import ValidationError
 from ..types import Deduplication, Duration, KeepJobs
 from .backoff import DEFAULT_BACKOFF, Backoff
-from .side import EXTEND, REPLACE, SKIP, Claim
+from .checks import MAX_NAME
+from .checks import checked_bool as checked_bool
+from .checks import checked_int as checked_int
+from .checks import checked_name as checked_name
+from .checks import checked_queue_name as checked_queue_name
+from .claim import AnyClaim
+from .own import NAMED, Own, checked_key, own_options
 
 MAX_PRIORITY = 1_000_000
 MAX_BATCH = 100_000
 _CACHE_SIZE = 1024
-_MODES = {"skip": SKIP, "extend": EXTEND, "replace": REPLACE}
+_NOTHING: tuple[Own | None, str | None, str | None, AnyClaim] = (None, None, None, None)
+
+Resolved = tuple["Options", int, Own | None, str | None, str | None, AnyClaim]
+"""The shared options, the priority, what is the job's own (`None` for nothing whatever), its
+custom id, its deduplication key, and what it asks of that."""
 
 
-class JobOptions(TypedDict, total=False):
+class OtherOptions(TypedDict, total=False):
+    """All of `JobOptions` but a job's names."""
+
+    priority: int
+    delay: Duration
+    run_at: datetime
+    attempts: int
+    backoff: Duration | Backoff
+    timeout: Duration | None
+    ttl: Duration | None
+    group: str | None
+    group_limit: int | None
+    lifo: bool
+    remove_on_complete: bool | KeepJobs
+    remove_on_fail: bool | KeepJobs
+    tags: Sequence[str]
+    stack_trace_limit: int
+    stall_timeout: Duration | None
+
+
+class JobOptions(OtherOptions, total=False):
     """Keyword arguments of `push` and `Queue.add`; every one is optional.
 
     `priority`: -1,000,000 to 1,000,000, higher first. `delay` or `run_at`: not before.
@@ -36,23 +66,8 @@ class JobOptions(TypedDict, total=False):
     run without a lock may be silent (`None`: the queue's interval).
     """
 
-    priority: int
-    delay: Duration
-    run_at: datetime
-    attempts: int
-    backoff: Duration | Backoff
-    timeout: Duration | None
-    ttl: Duration | None
     custom_id: str | None
     deduplication: Deduplication | None
-    group: str | None
-    group_limit: int | None
-    lifo: bool
-    remove_on_complete: bool | KeepJobs
-    remove_on_fail: bool | KeepJobs
-    tags: Sequence[str]
-    stack_trace_limit: int
-    stall_timeout: Duration | None
 
 
 @dataclass(frozen=True)
@@ -105,18 +120,6 @@ class Options:
         self.stack_trace_limit = stack_trace_limit
         self.max_timeline = max_timeline
         self.stall_timeout_ms = stall_timeout_ms
-
-
-class Own(NamedTuple):
-    """The options that belong to one job alone. `run_at_wall_ms` is anchored to the wall clock."""
-
-    delay_ms: int
-    run_at_wall_ms: int | None
-    custom_id: str | None
-    tags: tuple[str, ...]
-    claim: Claim | None
-    group: str | None
-    group_limit: int | None
 
 
 OPTION_FIELDS = tuple(field for field in Options.__slots__ if field != "is_plain")
@@ -172,27 +175,42 @@ class OptionsCache:
             self.names[known] = known
         return known
 
-    def resolve(
-        self, given: dict[str, Any], wall: Callable[[], int]
-    ) -> tuple[Options, int, Own | Claim | None]:
-        """Validates `given` (which it consumes): shared options, priority, and the job's own: the
-        bare claim where a deduplication key is all there is.
+    def resolve(self, given: dict[str, Any], wall: Callable[[], int]) -> Resolved:
+        """Validates `given`, which it consumes where that has more than one entry.
 
         `wall` tells wall-clock milliseconds, the base of the bound on `run_at`. Raises `TypeError`
         for an unknown option, `ValidationError` for a value out of bounds.
         """
-        if len(given) == 1 and "deduplication" in given:
-            return self.default, 0, _claim(given["deduplication"])
+        if len(given) == 1:
+            if "custom_id" in given:
+                custom_id = given["custom_id"]
+                # most ids are seen to be good without a call
+                if (
+                    custom_id.__class__ is str
+                    and custom_id.isascii()
+                    and "\0" not in custom_id
+                    and 0 < len(custom_id) <= MAX_NAME
+                ):
+                    return self.default, 0, NAMED, custom_id, None, None
+            elif "deduplication" in given:
+                key, claim = checked_key(given["deduplication"])
+                return self.default, 0, NAMED, None, key, claim
+            given = given.copy()
         priority = given.pop("priority", 0)
         if type(priority) is not int or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
             raise ValidationError(
                 f"priority must be an int from -1,000,000 to 1,000,000, not {shown(priority)}"
             )
         if not given:
-            return self.default, priority, None
-        own = None if _OWN.isdisjoint(given) else _own(given, wall)
-        if not given:
-            return self.default, priority, own
+            return self.default, priority, None, None, None, None
+        own, custom_id, key, claim = (
+            _NOTHING if _OWN.isdisjoint(given) else own_options(given, wall)
+        )
+        shared = self._settings(given) if given else self.default
+        return shared, priority, own, custom_id, key, claim
+
+    def _settings(self, given: dict[str, Any]) -> Options:
+        """The one shared object for settings that are all of `given`."""
         try:
             # the types too: True == 1 == 1.0, and they are not equally welcome
             if len(given) == 1:
@@ -202,13 +220,13 @@ class OptionsCache:
                 key = (*given.items(), *map(type, given.values()))
             shared = self._made.get(key)
         except TypeError:  # an unhashable value: validate it the slow way, every time
-            return _shared(given, self._max_timeline), priority, own
+            return _shared(given, self._max_timeline)
         if shared is None:
             shared = _shared(given, self._max_timeline)
             if len(self._made) >= _CACHE_SIZE:
                 self._made.clear()
             self._made[key] = shared
-        return shared, priority, own
+        return shared
 
     def with_lifo(self, options: Options, lifo: bool) -> Options:
         """The same settings but for `lifo`, one shared object for each."""
@@ -225,50 +243,6 @@ class OptionsCache:
         return found
 
 
-def checked_name(name: object, option: str) -> str:
-    """The name if it is 1 to 256 characters of valid text without NUL."""
-    if not isinstance(name, str):
-        raise ValidationError(f"{option} must be text, not {shown(name)}")
-    if not 1 <= len(name) <= 256:
-        raise ValidationError(
-            f"{option} must have 1 to 256 characters, not {len(name)}: {shown(name)}"
-        )
-    if "\0" in name:
-        raise ValidationError(f"{option} must not contain NUL: {shown(name)}")
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise ValidationError(f"{option} must be valid text, {shown(name)} is not") from None
-    return str.__str__(name)
-
-
-_QUEUE_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:-")
-
-
-def checked_queue_name(name: object) -> str:
-    """The name if it can name a queue: a name of letters, digits and `_ . : -` only."""
-    text = checked_name(name, "queue")
-    if not _QUEUE_CHARACTERS.issuperset(text):
-        raise ValidationError(f"queue may have only A-Z a-z 0-9 _ . : - in it, not {shown(name)}")
-    return text
-
-
-def checked_int(value: object, option: str, low: int, high: int) -> int:
-    """The value if it is an int (no bool) from `low` to `high`."""
-    if type(value) is not int or not low <= value <= high:
-        raise ValidationError(
-            f"{option} must be an int from {low:,} to {high:,}, not {shown(value)}"
-        )
-    return value
-
-
-def checked_bool(value: object, option: str) -> bool:
-    """The value if it is `True` or `False`."""
-    if type(value) is not bool:
-        raise ValidationError(f"{option} must be True or False, not {shown(value)}")
-    return value
-
-
 def check_known(options: Iterable[str]) -> None:
     """Raises the `TypeError` of an unknown keyword argument, naming it."""
     if not _KNOWN.issuperset(options):
@@ -278,74 +252,6 @@ def check_known(options: Iterable[str]) -> None:
 def _unknown(options: Iterable[str]) -> str:
     names = ", ".join(repr(name) for name in options if name not in _KNOWN)
     return f"unknown job option {names}; the options are {', '.join(sorted(_KNOWN))}"
-
-
-def _own(given: dict[str, Any], wall: Callable[[], int]) -> Own:
-    delay = given.pop("delay", None)
-    run_at = given.pop("run_at", None)
-    if delay is not None and run_at is not None:
-        raise ValidationError("give delay or run_at, not both")
-    run_at_ms = None
-    if run_at is not None:
-        run_at_ms = max(0, moment_to_ms(run_at, "run_at"))
-        if run_at_ms > wall() + MAX_DURATION_MS:
-            raise ValidationError(
-                f"run_at must be at most 36,500 days from now, not {shown(run_at)}"
-            )
-    custom_id = given.pop("custom_id", None)
-    if custom_id is not None:
-        custom_id = checked_name(custom_id, "custom_id")
-    return Own(
-        0 if delay is None else to_ms(delay, "delay"),
-        run_at_ms,
-        custom_id,
-        _tags(given.pop("tags", ())),
-        _claim(given.pop("deduplication", None)),
-        *_group(given.pop("group", None), given.pop("group_limit", None)),
-    )
-
-
-def _claim(value: object) -> Claim | None:
-    if value is None:
-        return None
-    if not isinstance(value, Deduplication):
-        raise ValidationError(f"deduplication must be a Deduplication, not {shown(value)}")
-    key, ttl, mode, hold = value
-    # most keys are seen to be good without a call
-    if key.__class__ is not str or not key.isascii() or "\0" in key or not 0 < len(key) <= 256:
-        key = checked_name(key, "deduplication: key")
-    if ttl is None:
-        ttl_ms = None
-    elif ttl.__class__ is int and 0 < ttl <= 86_400:
-        ttl_ms = ttl * 1000
-    else:
-        ttl_ms = to_ms(ttl, "deduplication: ttl", zero=False)
-    if not isinstance(mode, str) or mode not in _MODES:
-        raise ValidationError(
-            f"deduplication: mode must be 'skip', 'extend' or 'replace', not {shown(mode)}"
-        )
-    if not isinstance(hold, str) or hold not in ("live", "ttl"):
-        raise ValidationError(f"deduplication: hold must be 'live' or 'ttl', not {shown(hold)}")
-    held = hold == "ttl"
-    if held and ttl_ms is None:
-        raise ValidationError("deduplication: hold='ttl' needs a ttl, not None")
-    return Claim(key, ttl_ms, _MODES[mode], held)
-
-
-def _group(group: Any, limit: Any) -> tuple[str | None, int | None]:
-    if group is not None:
-        group = checked_name(group, "group")
-    if limit is not None:
-        checked_int(limit, "group_limit", 1, 1_000_000)
-        if group is None:
-            raise ValidationError("group_limit needs a group")
-    return group, limit
-
-
-def _tags(tags: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(tags, str) or not isinstance(tags, Sequence):
-        raise ValidationError(f"tags must be a sequence of names, not {shown(tags)}")
-    return tuple(checked_name(tag, f"tags[{i}]") for i, tag in enumerate(tags))
 
 
 def _backoff(value: Any) -> Backoff:

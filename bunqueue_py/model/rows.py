@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Final, NamedTuple
 
+from .claim import SKIP, AnyClaim, Claim
 from .failure import Failure
 from .job import NOWHERE, JobRecord
 from .options import Options
-from .side import AttemptRow, Claim, Letter, Side
+from .side import AttemptRow, Letter, Side
 
 INLINE_BYTES = 4096
 """A payload or result up to this length is in the job's row; a longer one stands apart, so that a
@@ -119,7 +120,7 @@ def no_marks() -> Marks:
 def row_of(record: JobRecord, seq: int, result: bytes | None = None) -> JobRow:
     """The record's row, as it is now; `seq` is its admission number, `result` the encoded result
     of a job that completes (one that completed before keeps that on disk without it)."""
-    claim, side, data = record.claim, record.side, record.data
+    side, data = record.side, record.data
     return (
         record.id,
         record.queue.name,
@@ -134,9 +135,7 @@ def row_of(record: JobRecord, seq: int, result: bytes | None = None) -> JobRow:
         record.name,
         record.options,
         record.custom_id,
-        None
-        if claim is None
-        else (claim.key, claim.ttl_ms, claim.mode, claim.held, claim.until_ms),
+        None if record.unique_key is None else _claim_row(record.unique_key, record.claim),
         None if side is None else _side_row(side),
         data if len(data) <= INLINE_BYTES else None,
         result if result is None or len(result) <= INLINE_BYTES else None,
@@ -188,7 +187,7 @@ def record_from(row: JobRow, queue: Any, data: bytes | None = None) -> JobRecord
     ) = row
     record.key = NOWHERE
     record.delivery = record.last_token = None
-    record.claim = None if claim is None else _claim(claim)
+    record.unique_key, record.claim = (None, None) if claim is None else _claim(claim)
     record.side = None if side is None else _side(side, record.options.max_timeline)
     found = inline if data is None else data
     assert found is not None, f"the payload of job {record.id} is missing"
@@ -243,7 +242,15 @@ def _side(row: SideRow, max_timeline: int) -> Side:
     return side
 
 
-def _claim(row: ClaimRow) -> Claim:
-    claim = Claim(*row[:4])
-    claim.until_ms = row[4]
-    return claim
+def _claim_row(key: str, claim: AnyClaim) -> ClaimRow:
+    if isinstance(claim, Claim):
+        return key, claim.ttl_ms, claim.mode, claim.held, claim.until_ms
+    # for as long as it lives, or for so long from its admission on
+    return key, claim, SKIP, False, None
+
+
+def _claim(row: ClaimRow) -> tuple[str, AnyClaim]:
+    key, ttl_ms, mode, held, until_ms = row
+    if mode == SKIP and not held and until_ms is None:
+        return key, ttl_ms
+    return key, Claim(ttl_ms, mode, held, until_ms)

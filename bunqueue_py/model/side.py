@@ -1,4 +1,4 @@
-"""What most jobs never have: history, progress, tags, retired tokens, a deduplication key."""
+"""What most jobs never have: history, progress, tags, retired tokens."""
 
 from __future__ import annotations
 
@@ -6,34 +6,6 @@ from collections import deque
 from typing import NamedTuple
 
 from .failure import Failure
-
-SKIP, EXTEND, REPLACE = range(3)
-
-
-class Claim:
-    """One job's claim to a deduplication key. `mode` is SKIP, EXTEND or REPLACE, what its push asks
-    for; `held` is hold="ttl". `until_ms` is when the claim ends by time, `None` for never.
-
-    An object of its own beside `Side`, and small: a push with a key is to cost little more than
-    one without.
-    """
-
-    __slots__ = ("held", "key", "mode", "ttl_ms", "until_ms")
-
-    def __init__(self, key: str, ttl_ms: int | None, mode: int, held: bool) -> None:
-        self.key = key
-        self.ttl_ms = ttl_ms
-        self.mode = mode
-        self.held = held
-        self.until_ms: int | None = None
-
-    def begin(self, now: int) -> None:
-        """Counts its ttl from now on."""
-        self.until_ms = None if self.ttl_ms is None else now + self.ttl_ms
-
-    def stands(self, now: int) -> bool:
-        """Whether it has neither expired nor been lost to another job."""
-        return self.until_ms is None or self.until_ms > now
 
 
 class AttemptRow(NamedTuple):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from ..errors import DuplicateJobError
-from ..model.job import JobRecord
+from ..model.job import ACTIVE, REMOVED, JobRecord
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
-from ..shard.unique_keys import claim_of, key_conflict
+from ..shard.unique_keys import key_conflict, key_of
 from ..state import State
 from .finish import removed
+from .mark import mark, mark_key_free
 from .recover import check_open, enter
 
 
@@ -37,7 +38,12 @@ def release(state: State, queue_name: str, key: str) -> bool:
             enter(state, shard)
         now = state.now()
         shard.gate = BROKEN
+        owner = queue.unique_keys.owners.get(key)
         taken = queue.unique_keys.release(key, now)
+        if owner is not None and owner.state != REMOVED:
+            mark(queue, owner)
+        elif owner is not None:
+            mark_key_free(queue, key)
         shard.gate = OPEN
     return taken
 
@@ -46,7 +52,11 @@ def take_key(state: State, queue: QueueState, record: JobRecord, now: int) -> No
     """The record, which the index knows already and which claims its key, owns it from now on. A
     pending owner is removed: after the newcomer is in, so that an exception between leaves two
     jobs, of which the rebuild removes the older, and never none."""
+    prior = queue.unique_keys.owners.get(key_of(record))
     replaced = queue.unique_keys.take(record, now)
+    if prior is not None and prior.state == ACTIVE and prior is not record:
+        # it runs on without its key
+        mark(queue, prior)
     if replaced is not None:
         removed(state, queue, replaced, now)
 
@@ -55,7 +65,7 @@ def refuse_conflict(queue: QueueState, record: JobRecord, now: int) -> None:
     """Raises `DuplicateJobError` if another live job owns the record's key."""
     other = key_conflict(queue, record, now)
     if other is not None:
-        key = claim_of(record).key
+        key = record.unique_key
         raise DuplicateJobError(
             f"job {record.id} cannot run again: its deduplication key {key!r} belongs to job "
             f"{other} now. Wait until that has ended, remove it, or release the key",

@@ -53,7 +53,7 @@ def complete(
     else:
         leave_stage(queue, record, now)
     record.complete(now, size)
-    if record.claim is not None:
+    if record.unique_key is not None:
         queue.unique_keys.free(record)
     queue.completed_total += 1
     shard.completions += 1
@@ -97,7 +97,7 @@ def finalize(
     failure = failure._replace(stack=trimmed(failure.stack, record.options.stack_trace_limit))
     leave_stage(queue, record, now)
     record.fail(failure, now, charged=charged, by_sweep=by_sweep)
-    if record.claim is not None:
+    if record.unique_key is not None:
         queue.unique_keys.free(record)
     attempt = record.attempts_made
     queue.failed_total += 1
@@ -169,7 +169,7 @@ def forget(state: State, queue: QueueState, record: JobRecord, *, remember: bool
     custom_id = record.custom_id
     if custom_id is not None and queue.custom_ids.get(custom_id) is record:
         del queue.custom_ids[custom_id]
-    if record.claim is not None:
+    if record.unique_key is not None:
         queue.unique_keys.free(record)
     if remember and was in (COMPLETED, FAILED):
         failure = record.side.failure if was == FAILED and record.side is not None else None

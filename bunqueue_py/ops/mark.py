@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..model.claim import Claim
 from ..model.job import COMPLETED, JobRecord
 from ..model.rows import INLINE_BYTES, row_of
 from ..shard.keys import seq_of
@@ -60,10 +61,12 @@ def mark_gone(queue: QueueState, record: JobRecord, *, whole: bool = False) -> N
         return
     data_size = INLINE_BYTES + 1 if whole else len(record.data)
     dirty.tombstone(record.id, data_size, data_size if whole else record.result_size)
-    claim = record.claim
-    if claim is not None and claim.held and queue.unique_keys.owners.get(claim.key) is record:
+    claim, key = record.claim, record.unique_key
+    if key is None or not isinstance(claim, Claim) or not claim.held:
+        return
+    if queue.unique_keys.owners.get(key) is record:
         body = [record.id, claim.ttl_ms, claim.mode, claim.until_ms]
-        dirty.keep(HELD_KIND, held_name(queue.name, claim.key), body)
+        dirty.keep(HELD_KIND, held_name(queue.name, key), body)
 
 
 def mark_key_free(queue: QueueState, key: str) -> None:

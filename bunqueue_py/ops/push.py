@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
 from typing import Any
 
-from ..durations import shown
-from ..errors import BulkAddError, GroupFullError, SerializationError, ValidationError
-from ..model.checks import checked_iterable
+from ..errors import BulkAddError, GroupFullError
+from ..model.checks import MAX_NAME, checked_name, checked_queue_name
 from ..model.job import ACTIVE, REMOVED, JobRecord, JobSnapshot
-from ..model.options import MAX_BATCH, JobSpec, Own, checked_queue_name
-from ..model.side import Claim
+from ..model.options import JobSpec
+from ..model.own import NAMED, Own, checked_key
 from ..shard.deadlines import TTL
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
-from ..types import JobState
+from ..types import DEFAULT_HOLD, DEFAULT_MODE, Deduplication, JobState
 from .deduplicate import take_key
+from .draft import NO_OPTIONS, draft, draft_batch
+from .draft import encode as encode
 from .finish import emit, forget
 from .mark import mark, mark_new
 from .recover import enter
@@ -37,30 +37,6 @@ def find_queue(state: State, name: object) -> QueueState:
     return state.shards.queue(state.queues, checked_queue_name(name), announce)
 
 
-def encode(state: State, data: Any, what: str) -> bytes:
-    """The encoded value, within `max_data_bytes`."""
-    encoded = state.dumps(data)
-    if encoded.__class__ is not bytes:
-        raise no_bytes(state, encoded)
-    if len(encoded) > state.max_data_bytes:
-        raise too_large(state, what, len(encoded))
-    return encoded
-
-
-def no_bytes(state: State, encoded: Any) -> SerializationError:
-    """The error of a serializer that does not keep its promise."""
-    name = state.config.serializer.name
-    return SerializationError(f"serializer {name!r} returned {shown(encoded)} where bytes are due")
-
-
-def too_large(state: State, what: str, size: int) -> SerializationError:
-    """The error of a value whose encoding is over the bound."""
-    return SerializationError(
-        f"{what} takes {size:,} bytes; the bound max_data_bytes is "
-        f"{state.max_data_bytes:,}. Keep large data elsewhere and pass its name"
-    )
-
-
 def push(
     state: State, queue_name: str, data: Any, name: str, options: dict[str, Any]
 ) -> JobSnapshot:
@@ -68,7 +44,7 @@ def push(
     queue = state.queues.get(queue_name)
     if queue is None:
         checked_queue_name(queue_name)
-    record, own = _draft(state, queue, name, data, options)
+    record, own = draft(state, queue, name, data, options)
     if queue is None:
         # only now: a refused push leaves no queue behind
         queue = record.queue = find_queue(state, queue_name)
@@ -77,13 +53,13 @@ def push(
         if shard.gate:
             enter(state, shard)
         now = state.now()
-        if isinstance(own, Own) and own.group_limit is not None:
-            full = _group_full(queue, own, now)
+        if own is not None and own.group_limit is not None:
+            full = _group_full(queue, record, own, now)
             if full is not None:
                 raise full
         shard.gate = BROKEN
         if (
-            (own is None or (own.__class__ is Claim and own.key not in queue.unique_keys.owners))
+            own is None
             and record.options.is_plain
             and not state.events.any
             and not queue.waiters.line
@@ -93,8 +69,6 @@ def push(
             queue.admitted += 1
             queue.seq += 1
             state.index[record.id] = record
-            if own is not None:
-                queue.unique_keys.take_new(record, own, now)
             if record.priority == 0:
                 queue.ready.append(record, queue.seq)
                 job = state.snapshot(record, _WAITING)
@@ -104,15 +78,97 @@ def push(
             if shard.dirty is not None:
                 mark_new(queue, record)
         else:
-            admitted, job_state = _admit(state, queue, record, own, now)
-            job = state.snapshot(admitted, job_state, admitted is not record)
-            if admitted is not record:
-                job.detach(with_data=admitted.state != REMOVED)
+            job = _admitted(state, queue, record, own, now)
         shard.gate = OPEN
-    if own is not None and shard.after:
+    if shard.after:
         shard.call_after()
     if not state.alarm.served and record.options.ttl_ms is not None:
         state.alarm.start()
+    return job
+
+
+def push_named(
+    state: State,
+    queue_name: str,
+    data: Any,
+    name: str,
+    custom_id: str | None,
+    deduplication: Deduplication | None,
+) -> JobSnapshot:
+    """`push` of a job with a custom id, a key or both, and no other option. It goes most of its
+    way in line: a name is to cost a push little more than the place that it takes."""
+    queue = state.queues.get(queue_name)
+    if queue is None:
+        checked_queue_name(queue_name)
+    # most names are seen to be good without a call
+    if custom_id is not None and (
+        custom_id.__class__ is not str
+        or not custom_id.isascii()
+        or "\0" in custom_id
+        or not 0 < len(custom_id) <= MAX_NAME
+    ):
+        custom_id = checked_name(custom_id, "custom_id")
+    key: str | None
+    claim: Any
+    if deduplication is None:
+        key = claim = None
+    elif deduplication.__class__ is not Deduplication:
+        key, claim = checked_key(deduplication)
+    else:
+        key, claim, mode, hold = deduplication._terms
+        if (
+            key.__class__ is not str
+            or not key.isascii()
+            or "\0" in key
+            or not 0 < len(key) <= MAX_NAME
+            or mode is not DEFAULT_MODE
+            or hold is not DEFAULT_HOLD
+            or (claim is not None and (claim.__class__ is not int or not 0 < claim <= 86_400))
+        ):
+            key, claim = checked_key(deduplication)
+        elif claim is not None:
+            claim *= 1000
+    record, _ = draft(state, queue, name, data, NO_OPTIONS)
+    if queue is None:
+        queue = record.queue = find_queue(state, queue_name)
+    record.custom_id = custom_id
+    if key is not None:
+        record.unique_key = key
+        record.claim = claim
+    shard = queue.shard
+    with queue.lock:
+        if shard.gate:
+            enter(state, shard)
+        now = state.now()
+        shard.gate = BROKEN
+        if (
+            (custom_id is None or custom_id not in queue.custom_ids)
+            and (key is None or key not in queue.unique_keys.owners)
+            and not state.events.any
+            and not queue.waiters.line
+        ):
+            # the short way again
+            record.created_ms = record.run_at_ms = record.entered_ms = now
+            queue.admitted += 1
+            queue.seq += 1
+            state.index[record.id] = record
+            if custom_id is not None:
+                queue.custom_ids[custom_id] = record
+            if key is not None:
+                if claim is None or claim.__class__ is int:
+                    queue.unique_keys.owners[key] = record
+                else:
+                    queue.unique_keys.take_new(record, now)
+            queue.ready.append(record, queue.seq)
+            if shard.dirty is not None:
+                mark_new(queue, record)
+            job = state.snapshot(record, _WAITING)
+            shard.gate = OPEN
+            return job
+        job = _admitted(state, queue, record, NAMED, now)
+        shard.gate = OPEN
+    if shard.after:
+        shard.call_after()
     return job
 
 
@@ -122,7 +178,7 @@ def push_batch(
     """Admits all, in order, in one hold of the lock; what is invalid refuses the batch whole,
     naming `jobs[i]`."""
     checked_queue_name(queue_name)
-    drafts = _draft_batch(state, state.queues.get(queue_name), specs)
+    drafts = draft_batch(state, state.queues.get(queue_name), specs)
     queue = find_queue(state, queue_name)
     for record, _ in drafts:
         record.queue = queue
@@ -134,6 +190,7 @@ def push_batch(
         now = state.now()
         shard.gate = BROKEN
         index, snapshot = state.index, state.snapshot
+        owners, custom_ids = queue.unique_keys.owners, queue.custom_ids
         # with nobody to tell, the plain job of a batch takes the short way of _admit, in line
         quiet = not state.events.any and not queue.waiters.line
         full: GroupFullError | None = None
@@ -142,7 +199,11 @@ def push_batch(
                 quiet
                 and (
                     own is None
-                    or (own.__class__ is Claim and own.key not in queue.unique_keys.owners)
+                    or (
+                        own is NAMED
+                        and (record.custom_id is None or record.custom_id not in custom_ids)
+                        and (record.unique_key is None or record.unique_key not in owners)
+                    )
                 )
                 and record.options.is_plain
             ):
@@ -151,7 +212,13 @@ def push_batch(
                 queue.seq += 1
                 index[record.id] = record
                 if own is not None:
-                    queue.unique_keys.take_new(record, own, now)
+                    if record.custom_id is not None:
+                        custom_ids[record.custom_id] = record
+                    if record.unique_key is not None:
+                        if record.claim is None or record.claim.__class__ is int:
+                            owners[record.unique_key] = record
+                        else:
+                            queue.unique_keys.take_new(record, now)
                 if record.priority == 0:
                     queue.ready.append(record, queue.seq)
                 else:
@@ -160,15 +227,11 @@ def push_batch(
                 if shard.dirty is not None:
                     mark_new(queue, record)
             else:
-                if isinstance(own, Own) and own.group_limit is not None:
-                    full = _group_full(queue, own, now)
+                if own is not None and own.group_limit is not None:
+                    full = _group_full(queue, record, own, now)
                     if full is not None:
                         break
-                admitted, job_state = _admit(state, queue, record, own, now)
-                job = snapshot(admitted, job_state, admitted is not record)
-                if admitted is not record:
-                    job.detach(with_data=admitted.state != REMOVED)
-                jobs.append(job)
+                jobs.append(_admitted(state, queue, record, own, now))
         shard.gate = OPEN
     shard.call_after()
     if not state.alarm.served:
@@ -181,62 +244,18 @@ def push_batch(
     return jobs
 
 
-def _draft_batch(
-    state: State, queue: QueueState | None, specs: Iterable[JobSpec | tuple[str, Any]]
-) -> list[tuple[JobRecord, Own | Claim | None]]:
-    """The records of a whole batch; an error names the entry that it is about."""
-    drafts: list[tuple[JobRecord, Own | Claim | None]] = []
-    for spec in islice(checked_iterable(specs, "jobs"), MAX_BATCH + 1):
-        i = len(drafts)
-        if i == MAX_BATCH:
-            raise ValidationError(f"a batch takes at most {MAX_BATCH:,} jobs")
-        try:
-            if spec.__class__ is JobSpec or isinstance(spec, JobSpec):
-                options = spec.options
-                drafts.append(
-                    _draft(state, queue, spec.name, spec.data, dict(options) if options else {})
-                )
-            elif isinstance(spec, tuple) and len(spec) == 2:
-                drafts.append(_draft(state, queue, spec[0], spec[1], {}))
-            else:
-                raise ValidationError(
-                    f"must be a JobSpec or a (name, data) pair, not {shown(spec)}"
-                )
-        except ValidationError as error:
-            raise ValidationError(f"jobs[{i}]: {error}") from error
-        except SerializationError as error:
-            raise SerializationError(f"jobs[{i}]: {error}", path=error.path) from error
-        except TypeError as error:
-            raise TypeError(f"jobs[{i}]: {error}") from error
-    return drafts
-
-
-def _draft(
-    state: State, queue: QueueState | None, name: str, data: Any, options: dict[str, Any]
-) -> tuple[JobRecord, Own | Claim | None]:
-    """A record that nobody knows yet: everything that can be refused has been looked at."""
-    cache = state.options
-    if options:
-        shared, priority, own = cache.resolve(options, state.wall)
-    else:
-        shared, priority, own = cache.default, 0, None
-    try:
-        name = cache.names[name]
-    except (KeyError, TypeError):
-        name = cache.name(name)
-    encoded = state.dumps(data)
-    if encoded.__class__ is not bytes:
-        raise no_bytes(state, encoded)
-    if len(encoded) > state.max_data_bytes:
-        raise too_large(state, "data", len(encoded))
-    record = JobRecord(state.new_id(), queue, name, shared, priority, encoded)
-    if own is not None:
-        record.claim = own if isinstance(own, Claim) else own.claim
-    return record, own
+def _admitted(
+    state: State, queue: QueueState, record: JobRecord, own: Own | None, now: int
+) -> JobSnapshot:
+    """`_admit`, and what its caller is to see of it."""
+    admitted, job_state = _admit(state, queue, record, own, now)
+    if admitted is record:
+        return state.snapshot(record, job_state)
+    return state.snapshot(admitted, job_state, True).detach(with_data=admitted.state != REMOVED)
 
 
 def _admit(
-    state: State, queue: QueueState, record: JobRecord, own: Own | Claim | None, now: int
+    state: State, queue: QueueState, record: JobRecord, own: Own | None, now: int
 ) -> tuple[JobRecord, JobState]:
     """Publishes the record, or finds the job that has its custom id or its key."""
     record.created_ms = record.run_at_ms = record.entered_ms = now
@@ -261,7 +280,7 @@ def _admit(
         state.index[record.id] = record
         if record.custom_id is not None:
             queue.custom_ids[record.custom_id] = record
-        if record.claim is not None:
+        if record.unique_key is not None:
             take_key(state, queue, record, now)
         # a moment in the past has its place before those that are here
         ready = queue.place(record, now, in_order=record.run_at_ms >= now)
@@ -287,7 +306,7 @@ def _admit(
     return record, job_state
 
 
-def _group_full(queue: QueueState, own: Own, now: int) -> GroupFullError | None:
+def _group_full(queue: QueueState, record: JobRecord, own: Own, now: int) -> GroupFullError | None:
     """The error of a job whose group is full; one that would only be found again by its custom
     id or key, or takes the place of another of its group, is let through."""
     if queue.groups is None or own.group is None or own.group_limit is None:
@@ -295,13 +314,13 @@ def _group_full(queue: QueueState, own: Own, now: int) -> GroupFullError | None:
     group = queue.groups.by_name.get(own.group)
     if group is None or group.pending_total < own.group_limit:
         return None
-    holder = queue.custom_ids.get(own.custom_id) if own.custom_id is not None else None
+    holder = queue.custom_ids.get(record.custom_id) if record.custom_id is not None else None
     if holder is not None and holder.state <= ACTIVE:
         return None
-    if own.claim is not None:
-        if queue.unique_keys.original(own.claim, now) is not None:
+    if record.unique_key is not None:
+        if queue.unique_keys.original(record, now) is not None:
             return None
-        prior = queue.unique_keys.owner(own.claim.key, now)
+        prior = queue.unique_keys.owner(record.unique_key, now)
         if prior is not None and prior.state < ACTIVE and _group_of(prior) == own.group:
             return None
     return GroupFullError(
@@ -315,21 +334,18 @@ def _group_of(record: JobRecord) -> str | None:
 
 
 def _apply_own(
-    state: State, queue: QueueState, record: JobRecord, own: Own | Claim, now: int
+    state: State, queue: QueueState, record: JobRecord, own: Own, now: int
 ) -> JobRecord | None:
     """Gives the record what is its own; returns the live holder of its custom id instead, if
     there is one, else the owner of its key that it is a duplicate of. A holder of the custom id
     that is finished makes room."""
-    if isinstance(own, Claim):
-        return queue.unique_keys.judge(own, now)
     holder = None
-    if own.custom_id is not None:
-        holder = queue.custom_ids.get(own.custom_id)
+    if record.custom_id is not None:
+        holder = queue.custom_ids.get(record.custom_id)
         if holder is not None and holder.state <= ACTIVE:
             return holder
-        record.custom_id = own.custom_id
-    if own.claim is not None:
-        owner = queue.unique_keys.judge(own.claim, now)
+    if record.unique_key is not None:
+        owner = queue.unique_keys.judge(record, now)
         if owner is not None:
             return owner
     if holder is not None:

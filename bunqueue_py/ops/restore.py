@@ -7,15 +7,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..errors import StorageError
+from ..model.claim import Claim, is_held
 from ..model.failure import Failure, bounded
 from ..model.job import ACTIVE, Delivery, JobRecord
 from ..model.rows import ID, QUEUE, SEQ, JobRow, record_from
-from ..model.side import Claim
 from ..model.window import RateWindow
 from ..shard.keys import departed_key
 from ..shard.queue_state import QueueState
 from ..shard.settings import restore_settings
 from ..shard.shard import BROKEN, OPEN
+from ..shard.unique_keys import stands
 from ..state import State
 from ..storage.base import Recovered
 from ..types import FailureReason
@@ -108,7 +109,7 @@ def _turn_back(state: State, shift: int) -> None:
         if record.started_ms is not None:
             record.started_ms = max(0, record.started_ms - shift)
         claim = record.claim
-        if claim is not None and claim.until_ms:
+        if isinstance(claim, Claim) and claim.until_ms:
             claim.until_ms = max(1, claim.until_ms - shift)
         if side is not None and side.letter is not None:
             side.letter.since_ms = max(0, side.letter.since_ms - shift)
@@ -140,8 +141,7 @@ def _gone(
     """Stands for a job that is gone and holds its key on."""
     record = JobRecord(job_id, queue, "", state.options.default, 0, b"")
     record.created_ms = record.run_at_ms = record.entered_ms = 0
-    record.claim = Claim(key, ttl_ms, mode, True)
-    record.claim.until_ms = until_ms
+    record.unique_key, record.claim = key, Claim(ttl_ms, mode, True, until_ms)
     record.remove()
     return record
 
@@ -149,8 +149,7 @@ def _gone(
 def _take_keys(records: Iterable[JobRecord], now: int) -> None:
     """Keys that finished jobs hold by time; those of live ones the rebuild finds by itself."""
     for record in records:
-        claim = record.claim
-        if claim is not None and claim.held and record.state > ACTIVE and claim.stands(now):
+        if record.state > ACTIVE and is_held(record.claim) and stands(record, now):
             record.queue.unique_keys.hold_for(record)
 
 

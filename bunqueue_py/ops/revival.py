@@ -6,7 +6,7 @@ from ..errors import JobStateError
 from ..model.job import ACTIVE, FAILED, JobRecord
 from ..shard.deadlines import TTL
 from ..shard.queue_state import QueueState
-from ..shard.unique_keys import claim_of, key_conflict
+from ..shard.unique_keys import begin, key_conflict
 from ..state import State
 from .deduplicate import refuse_conflict, take_key
 from .fail import announce
@@ -26,8 +26,7 @@ def refusal_of_retry(queue: QueueState, record: JobRecord, now: int) -> str | No
             return f"its custom id {record.custom_id!r} now belongs to live job {holder.id}"
     other = key_conflict(queue, record, now)
     if other is not None:
-        key = claim_of(record).key
-        return f"its deduplication key {key!r} now belongs to live job {other}"
+        return f"its deduplication key {record.unique_key!r} now belongs to live job {other}"
     return None
 
 
@@ -61,11 +60,10 @@ def revive(
             state.results.drop(record.id)
     drop_retention(queue, record)
     queue.counted.pop(record.id, None)
-    if record.claim is not None:
-        # before it lives: a rebuild must find its claim standing
-        record.claim.begin(now)
+    # before it lives: a rebuild must find its claim standing
+    begin(record, now)
     record.revive(now, automatic=automatic)
-    if record.claim is not None:
+    if record.unique_key is not None:
         take_key(state, queue, record, now)
     ready = queue.place(record, now)
     mark_revived(queue, record, result_size)

@@ -24,6 +24,7 @@ from bunqueue_py import (
 )
 from bunqueue_py.ops.query import check
 from bunqueue_py.shard.shard import BROKEN
+from bunqueue_py.shard.unique_keys import stands
 from bunqueue_py.testing import SeededIds, VirtualClock
 
 SHORT = os.environ.get("BUNQUEUE_SLOW") == "short"
@@ -228,9 +229,9 @@ class UniqueKeysMachine(RuleBasedStateMachine):
         queue: Any = self.manager._state.queues["q"]
         now = self.manager._state.now()
         claimed = [
-            record.claim.key
+            record.unique_key
             for record in queue.records()
-            if record.state <= 2 and record.claim.stands(now)
+            if record.state <= 2 and stands(record, now)
         ]
         assert len(claimed) == len(set(claimed))
 

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ...model.backoff import DEFAULT_BACKOFF, Backoff
+from ...model.claim import REPLACE, SKIP
 from ...model.failure import Failure
 from ...model.import_path import ByPath, import_path
 from ...model.options import OPTION_FIELDS, Keep, Options
 from ...model.rows import ClaimRow, LetterRow, SideRow
-from ...model.side import REPLACE, SKIP, AttemptRow
+from ...model.side import AttemptRow
 from ...serializers import _make_encode
 from ...types import FailureReason
 

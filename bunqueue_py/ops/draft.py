@@ -1,0 +1,96 @@
+"""Draft: options, name and data of a job that comes in become a record that nobody knows yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+from ..durations import shown
+from ..errors import SerializationError, ValidationError
+from ..model.checks import checked_iterable
+from ..model.job import JobRecord
+from ..model.options import MAX_BATCH, JobSpec
+from ..model.own import Own
+from ..shard.queue_state import QueueState
+from ..state import State
+
+NO_OPTIONS: dict[str, Any] = {}
+
+
+def encode(state: State, data: Any, what: str) -> bytes:
+    """The encoded value, within `max_data_bytes`."""
+    encoded = state.dumps(data)
+    if encoded.__class__ is not bytes:
+        raise no_bytes(state, encoded)
+    if len(encoded) > state.max_data_bytes:
+        raise too_large(state, what, len(encoded))
+    return encoded
+
+
+def no_bytes(state: State, encoded: Any) -> SerializationError:
+    """The error of a serializer that does not keep its promise."""
+    name = state.config.serializer.name
+    return SerializationError(f"serializer {name!r} returned {shown(encoded)} where bytes are due")
+
+
+def too_large(state: State, what: str, size: int) -> SerializationError:
+    """The error of a value whose encoding is over the bound."""
+    return SerializationError(
+        f"{what} takes {size:,} bytes; the bound max_data_bytes is "
+        f"{state.max_data_bytes:,}. Keep large data elsewhere and pass its name"
+    )
+
+
+def draft_batch(
+    state: State, queue: QueueState | None, specs: Iterable[JobSpec | tuple[str, Any]]
+) -> list[tuple[JobRecord, Own | None]]:
+    """The records of a whole batch; an error names the entry that it is about."""
+    drafts: list[tuple[JobRecord, Own | None]] = []
+    for spec in islice(checked_iterable(specs, "jobs"), MAX_BATCH + 1):
+        i = len(drafts)
+        if i == MAX_BATCH:
+            raise ValidationError(f"a batch takes at most {MAX_BATCH:,} jobs")
+        try:
+            if spec.__class__ is JobSpec or isinstance(spec, JobSpec):
+                options = spec.options
+                if len(options) > 1:
+                    options = options.copy()
+                drafts.append(draft(state, queue, spec.name, spec.data, options))
+            elif isinstance(spec, tuple) and len(spec) == 2:
+                drafts.append(draft(state, queue, spec[0], spec[1], {}))
+            else:
+                raise ValidationError(
+                    f"must be a JobSpec or a (name, data) pair, not {shown(spec)}"
+                )
+        except ValidationError as error:
+            raise ValidationError(f"jobs[{i}]: {error}") from error
+        except SerializationError as error:
+            raise SerializationError(f"jobs[{i}]: {error}", path=error.path) from error
+        except TypeError as error:
+            raise TypeError(f"jobs[{i}]: {error}") from error
+    return drafts
+
+
+def draft(
+    state: State, queue: QueueState | None, name: str, data: Any, options: dict[str, Any]
+) -> tuple[JobRecord, Own | None]:
+    """A record that nobody knows yet: everything that can be refused has been looked at."""
+    cache = state.options
+    if options:
+        shared, priority, own, custom_id, key, claim = cache.resolve(options, state.wall)
+    else:
+        shared, priority, own = cache.default, 0, None
+    try:
+        name = cache.names[name]
+    except (KeyError, TypeError):
+        name = cache.name(name)
+    encoded = state.dumps(data)
+    if encoded.__class__ is not bytes:
+        raise no_bytes(state, encoded)
+    if len(encoded) > state.max_data_bytes:
+        raise too_large(state, "data", len(encoded))
+    record = JobRecord(state.new_id(), queue, name, shared, priority, encoded)
+    if own is not None:
+        record.custom_id, record.unique_key, record.claim = custom_id, key, claim
+    return record, own
