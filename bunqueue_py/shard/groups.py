@@ -140,18 +140,21 @@ class Groups:
 
     def count_out(self, record: JobRecord) -> None:
         """A job of the group waits no longer."""
-        group = self.of(record)
-        left = group.pending[record.priority] - 1
+        self._count_out(self.of(record), record.priority)
+
+    def _count_out(self, group: Group, priority: int) -> None:
+        left = group.pending[priority] - 1
         if left:
-            group.pending[record.priority] = left
+            group.pending[priority] = left
         else:
-            del group.pending[record.priority]
+            del group.pending[priority]
         group.pending_total -= 1
 
     def of(self, record: JobRecord) -> Group:
         """The group of a record that has one."""
         assert record.side is not None and record.side.group is not None
-        return self.get(record.side.group)
+        group = self.by_name.get(record.side.group)
+        return self.get(record.side.group) if group is None else group
 
     def push(self, record: JobRecord, seq: int, now: int, *, by_time: bool = False) -> None:
         """Takes a ready record of a group."""
@@ -170,7 +173,7 @@ class Groups:
 
     def pop(self) -> JobRecord | None:
         """The next record of the group whose turn it is. The group is out of the line until
-        `started` or `put_back` judges it anew."""
+        `start` or `put_back` judges it anew."""
         if not self.line:
             return None
         _, group = self.line.popitem(last=False)
@@ -190,7 +193,14 @@ class Groups:
     def _pop(self, group: Group) -> JobRecord | None:
         record = group.ready.pop()
         if record is not None:
-            self._uncount_ready(record.priority)
+            priority = record.priority
+            self.ready -= 1
+            self.prioritized -= priority > 0
+            left = self.tally[priority] - 1
+            if left:
+                self.tally[priority] = left
+            else:
+                del self.tally[priority]
         return record
 
     def _count_ready(self, priority: int) -> None:
@@ -226,11 +236,13 @@ class Groups:
         self.count_in(record)
         self.update(group, now)
 
-    def started(self, record: JobRecord, now: int) -> None:
-        """The record runs from now on."""
+    def start(self, record: JobRecord, now: int) -> None:
+        """A record that waited, and was popped, runs from now on."""
         group = self.of(record)
+        self._count_out(group, record.priority)
         group.active += 1
-        group.limits.started(now)
+        if group.limits.window is not None:
+            group.limits.started(now)
         self.update(group, now)
 
     def ended(self, record: JobRecord, now: int) -> None:
@@ -251,7 +263,16 @@ class Groups:
         """Whether the group may start a job now."""
         if group.paused:
             return False
-        return group.limits.room(group.active, now, self.default_concurrency) > 0
+        limits = group.limits
+        if (
+            limits.concurrency is None
+            and limits.window is None
+            and limits.cool_until_ms <= now
+            and not self.defaults
+        ):
+            # most groups: nothing bounds them, and each pull asks
+            return True
+        return limits.room(group.active, now, self.default_concurrency) > 0
 
     def update(self, group: Group, now: int) -> None:
         """Puts the group into the line or takes it out, whatever has just changed."""
