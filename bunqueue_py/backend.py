@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from itertools import count
 from typing import Any
 
@@ -10,7 +10,7 @@ from .client.job import Job
 from .client.protocol import Closable, WaitHandle
 from .clock import Clock
 from .model.failure import describe
-from .ops import ack, begin, fail, leases, limits, pull, push, query, recover
+from .ops import ack, begin, fail, leases, limits, pull, push, recover
 from .shard.waiters import Waiter
 from .state import State
 from .tasks.scheduler import Report, Task, TaskLoop
@@ -94,8 +94,8 @@ class EngineBackend:
     def others_wait(self, queue: str) -> bool:
         return pull.others_wait(self._state, queue)
 
-    def is_watched(self, job_id: str) -> bool:
-        return query.is_watched(self._state, job_id)
+    def watched(self, queue: str) -> Container[str]:
+        return self._state.shards.of(queue).watched
 
     def bound_groups(self, queue: str, worker: object, bound: int | None) -> None:
         limits.set_default(self._state, queue, worker, bound)

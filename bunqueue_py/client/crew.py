@@ -52,6 +52,9 @@ class Crew:
         self._tell = tell
         self._report = report
         self._ended = ended
+        #: the events that somebody listens to; the worker keeps it up to date
+        self.heard: frozenset[str] = frozenset()
+        self._watched = backend.watched(queue)
         self._lock = make_lock(f"crew {name}", LEAF)
         self._live = 0
         self._next_beat_ms = 0
@@ -239,7 +242,8 @@ class Crew:
 
     def _run(self, slot: Slot, job: Job) -> None:
         slot.current = job
-        self._tell("active", job)
+        if "active" in self.heard:
+            self._tell("active", job)
         try:
             result = self._route(job)
         except BaseException as error:  # SystemExit and its like fail the job, not the worker
@@ -255,7 +259,7 @@ class Crew:
                     slot.current = None
                     return
             slot.held.append((job, data))
-            if not slot.queued or self._backend.is_watched(job._id):
+            if not slot.queued or job._id in self._watched:
                 self._flush(slot)
         slot.current = None
 
@@ -287,9 +291,10 @@ class Crew:
             # the work is done: what is not acked now is acked with the next batch
             held.extendleft(reversed(batch))
             raise
-        for (job, data), outcome in zip(batch, outcomes, strict=True):
-            if outcome.applied:
-                self._tell("completed", job, data)
+        if "completed" in self.heard:
+            for (job, data), outcome in zip(batch, outcomes, strict=True):
+                if outcome.applied:
+                    self._tell("completed", job, data)
 
     def _return_queued(self, slot: Slot) -> None:
         """Gives back the jobs that the slot has not started, in one go, so that nobody takes a
@@ -339,4 +344,4 @@ class Crew:
             self._return_queued(slot)
 
     def _awaited(self, slot: Slot) -> bool:
-        return any(self._backend.is_watched(job.id) for job, _ in tuple(slot.held))
+        return any(job.id in self._watched for job, _ in tuple(slot.held))

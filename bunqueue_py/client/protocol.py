@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -111,8 +111,9 @@ class Backend(Protocol):
         """Whether some thread waits for a job of that queue."""
         ...
 
-    def is_watched(self, job_id: str) -> bool:
-        """Whether somebody waits for that job's outcome."""
+    def watched(self, queue: str) -> Container[str]:
+        """The ids of the jobs whose outcome somebody waits for, those of that queue among them;
+        always as it is now, and looked at without a lock."""
         ...
 
     def bound_groups(self, queue: str, worker: object, bound: int | None) -> None:

@@ -251,6 +251,7 @@ class Worker:
                 **self._listeners,
                 event: (*self._listeners.get(event, ()), fn),
             }
+            self._crew.heard = frozenset(self._listeners)
         return fn
 
     def off(self, event: str, fn: Callable[..., Any]) -> bool:

@@ -70,6 +70,7 @@ class Options:
         "attempts",
         "backoff",
         "lifo",
+        "is_plain",
         "max_timeline",
         "remove_on_complete",
         "remove_on_fail",
@@ -97,6 +98,8 @@ class Options:
         self.timeout_ms = timeout_ms
         self.ttl_ms = ttl_ms
         self.lifo = lifo
+        #: whether a job with it comes in as any other of its priority, with nothing to mind
+        self.is_plain = ttl_ms is None and not lifo
         self.remove_on_complete = remove_on_complete
         self.remove_on_fail = remove_on_fail
         self.stack_trace_limit = stack_trace_limit
@@ -211,6 +214,7 @@ class OptionsCache:
         found = self._made.get(key)
         if found is None:
             fields = {field: getattr(options, field) for field in Options.__slots__}
+            del fields["is_plain"]
             found = Options(**{**fields, "lifo": lifo})
             if len(self._made) >= _CACHE_SIZE:
                 self._made.clear()

@@ -6,6 +6,7 @@ from heapq import merge
 from itertools import islice, takewhile
 
 from ..model.job import JobRecord
+from ..shard.finished import Finished
 from ..shard.queue_state import QueueState
 from ..shard.ready_queue import Stamped
 from ..shard.shard import BROKEN, OPEN
@@ -84,6 +85,7 @@ def retry_all(state: State, queue_name: str, job_state: JobState, limit: int | N
             if shard.gate:
                 enter(state, shard)
             now = state.now()
+            kept: Finished | dict[str, JobRecord]
             kept = queue.dead.records if job_state is JobState.FAILED else queue.completed
             if there < 0:
                 there = len(kept)

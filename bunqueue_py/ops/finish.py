@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any
 
 from ..model.failure import Failure, trimmed
@@ -10,8 +9,8 @@ from ..model.job import ACTIVE, COMPLETED, FAILED, GATED, PENDING, Delivery, Job
 from ..model.options import Keep
 from ..model.side import AttemptRow
 from ..shard.deadlines import RETENTION, SWEEP_AT
+from ..shard.keys import departed_key, seq_of
 from ..shard.queue_state import QueueState, finished_size
-from ..shard.ready_queue import departed_key, seq_of
 from ..state import State
 from ..stores.results import Proof
 
@@ -61,8 +60,8 @@ def complete(
     if keep is True:
         forget(state, queue, record, remember=True)
     else:
-        queue.completed[job_id] = record
-        if len(queue.completed) == 1:
+        queue.completed.add(record)
+        if queue.completed.size == 1:
             shard.heads.push(queue)
         shard.finished += 1
         shard.finished_bytes += len(record.data) + (size if size > 0 else 0)
@@ -154,7 +153,7 @@ def forget(state: State, queue: QueueState, record: JobRecord, *, remember: bool
     was = record.state
     drop_retention(queue, record)
     if was == COMPLETED:
-        if queue.completed.pop(record.id, None) is not None:
+        if queue.completed.discard(record):
             queue.shard.finished -= 1
             queue.shard.finished_bytes -= finished_size(record)
     elif was == FAILED:
@@ -200,13 +199,18 @@ def drop_retention(queue: QueueState, record: JobRecord) -> None:
 def evict(state: State, queue: QueueState, limit: int) -> None:
     """Lets the oldest `limit` completed jobs of the queue go, each leaving a proof: what `forget`
     does for one, in the form that a full memory needs at every completion."""
-    completed, counted, custom_ids = queue.completed, queue.counted, queue.custom_ids
-    index, size = state.index, 0
-    leaving = list(islice(completed.values(), limit))
+    custom_ids, index, size = queue.custom_ids, state.index, 0
+    leaving = queue.completed.first(limit)
+    proofs: dict[str, Proof] = {}
+    proof = Proof(queue.name, -1, False, None)
+    for record in leaving:
+        has_result = record.result_size >= 0
+        if proof.finished_ms != record.entered_ms or proof.has_result is not has_result:
+            # one for all that ended alike in one millisecond
+            proof = Proof(queue.name, record.entered_ms, has_result, None)
+        proofs[record.id] = proof
     # before anything leaves: an exception between must not make a completed job unknown
-    state.proofs.put_completed(
-        [(r.id, queue.name, r.entered_ms, r.result_size >= 0) for r in leaving]
-    )
+    state.proofs.put_many(proofs)
     for record in leaving:
         job_id = record.id
         size += len(record.data)
@@ -214,12 +218,13 @@ def evict(state: State, queue: QueueState, limit: int) -> None:
             size += record.result_size
         if record.options.remove_on_complete is not False:
             drop_retention(queue, record)
-            counted.pop(job_id, None)
+            queue.counted.pop(job_id, None)
         custom_id = record.custom_id
         if custom_id is not None and custom_ids.get(custom_id) is record:
             del custom_ids[custom_id]
         record.remove()
-        del completed[job_id], index[job_id]
+        del index[job_id]
+    queue.completed.pop_oldest(leaving)
     queue.departed += len(leaving)
     queue.shard.finished -= len(leaving)
     queue.shard.finished_bytes -= size

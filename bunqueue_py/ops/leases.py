@@ -8,8 +8,8 @@ from ..errors import JobNotFoundError, LockError, ManagerClosedError
 from ..model.failure import Failure, bounded
 from ..model.job import ACTIVE, COMPLETED, FAILED, REMOVED, Delivery, JobRecord
 from ..shard.deadlines import LEASE, RETENTION, STALL, TIMEOUT, TTL, Entry
+from ..shard.keys import seq_of
 from ..shard.queue_state import QueueState
-from ..shard.ready_queue import seq_of
 from ..shard.shard import BROKEN, OPEN, Shard
 from ..state import State
 from ..types import FailureReason

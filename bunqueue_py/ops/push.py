@@ -83,8 +83,7 @@ def push(
         shard.gate = BROKEN
         if (
             (own is None or (own.__class__ is Claim and own.key not in queue.unique_keys.owners))
-            and record.priority == 0
-            and record.options is state.options.default
+            and record.options.is_plain
             and not state.events.any
             and not queue.waiters.line
         ):
@@ -95,8 +94,12 @@ def push(
             state.index[record.id] = record
             if own is not None:
                 queue.unique_keys.take_new(record, own, now)
-            queue.ready.append(record, queue.seq)
-            job = state.snapshot(record, _WAITING)
+            if record.priority == 0:
+                queue.ready.append(record, queue.seq)
+                job = state.snapshot(record, _WAITING)
+            else:
+                queue.ready.admit(record, queue.seq)
+                job = state.snapshot(record, _PRIORITIZED if record.priority > 0 else _WAITING)
         else:
             admitted, job_state = _admit(state, queue, record, own, now)
             job = state.snapshot(admitted, job_state, admitted is not record)
@@ -127,7 +130,7 @@ def push_batch(
             enter(state, shard)
         now = state.now()
         shard.gate = BROKEN
-        index, snapshot, plain = state.index, state.snapshot, state.options.default
+        index, snapshot = state.index, state.snapshot
         # with nobody to tell, the plain job of a batch takes the short way of _admit, in line
         quiet = not state.events.any and not queue.waiters.line
         full: GroupFullError | None = None
@@ -138,8 +141,7 @@ def push_batch(
                     own is None
                     or (own.__class__ is Claim and own.key not in queue.unique_keys.owners)
                 )
-                and record.options is plain
-                and record.priority == 0
+                and record.options.is_plain
             ):
                 record.created_ms = record.run_at_ms = record.entered_ms = now
                 queue.admitted += 1
@@ -147,8 +149,11 @@ def push_batch(
                 index[record.id] = record
                 if own is not None:
                     queue.unique_keys.take_new(record, own, now)
-                queue.ready.append(record, queue.seq)
-                jobs.append(snapshot(record, _WAITING))
+                if record.priority == 0:
+                    queue.ready.append(record, queue.seq)
+                else:
+                    queue.ready.admit(record, queue.seq)
+                jobs.append(snapshot(record, _PRIORITIZED if record.priority > 0 else _WAITING))
             else:
                 if isinstance(own, Own) and own.group_limit is not None:
                     full = _group_full(queue, own, now)
@@ -236,15 +241,8 @@ def _admit(
         queue.admitted += 1
         queue.seq += 1
         state.index[record.id] = record
-        if record.priority > 0:
-            job_state = _PRIORITIZED
-            queue.ready.push(record, queue.seq)
-        else:
-            job_state = _WAITING
-            if record.priority == 0 and not options.lifo:
-                queue.ready.append(record, queue.seq)
-            else:
-                queue.ready.push(record, queue.seq)
+        queue.ready.admit(record, queue.seq)
+        job_state = _PRIORITIZED if record.priority > 0 else _WAITING
     else:
         holder = _apply_own(state, queue, record, own, now)
         if holder is not None:
@@ -257,7 +255,8 @@ def _admit(
             queue.custom_ids[record.custom_id] = record
         if record.claim is not None:
             take_key(state, queue, record, now)
-        ready = queue.place(record, now)
+        # a moment in the past has its place before those that are here
+        ready = queue.place(record, now, in_order=record.run_at_ms >= now)
         if ready:
             job_state = _PRIORITIZED if record.priority > 0 else _WAITING
         else:

@@ -163,12 +163,6 @@ def is_paused(state: State, queue_name: str) -> bool:
     return queue is not None and queue.paused
 
 
-def is_watched(state: State, job_id: str) -> bool:
-    """Whether somebody waits for the job's outcome; a look without the lock."""
-    record = state.index.get(job_id)
-    return record is not None and job_id in record.queue.shard.watched
-
-
 def queue_of(state: State, name: str) -> QueueState:
     """The queue of that name; made if it is new."""
     return find_queue(state, name)

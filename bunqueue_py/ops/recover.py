@@ -7,8 +7,8 @@ import logging
 from ..model.job import ACTIVE, COMPLETED, FAILED, PENDING, JobRecord
 from ..model.options import Keep
 from ..shard.deadlines import LEASE, RETENTION, TIMEOUT, TTL, Deadlines
+from ..shard.keys import seq_of
 from ..shard.queue_state import QueueState, finished_size
-from ..shard.ready_queue import seq_of
 from ..shard.shard import BROKEN, OPEN, FinishedHeads, Shard
 from ..shard.stalls import watch
 from ..state import State
@@ -68,8 +68,11 @@ def _rebuild_queue(state: State, queue: QueueState, records: list[JobRecord], no
     for record in records:
         if record.state != ACTIVE:
             record.delivery = None
+    latest = 0
     for record in sorted((r for r in records if r.state == PENDING), key=_admission):
-        queue.place(record, now)
+        in_order = record.run_at_ms >= latest
+        if queue.place(record, now, in_order=in_order) and in_order:
+            latest = record.run_at_ms
     for record in sorted(records, key=_entered):
         deadlines = queue.shard.deadlines
         if record.state == ACTIVE:
@@ -90,7 +93,7 @@ def _rebuild_queue(state: State, queue: QueueState, records: list[JobRecord], no
             if record.options.ttl_ms is not None and record.started_ms is None:
                 deadlines.push(ttl_due(record), TTL, record)
         elif record.state == COMPLETED:
-            queue.completed[record.id] = record
+            queue.completed.add(record)
             queue.shard.finished += 1
             queue.shard.finished_bytes += finished_size(record)
         elif record.state == FAILED:

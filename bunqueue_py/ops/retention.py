@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 from ..shard.queue_state import QueueState, finished_size
 from ..shard.shard import BROKEN, OPEN, Shard
 from ..state import State
@@ -65,7 +63,7 @@ def _bite(state: State, shard: Shard, until: int | None, jobs: int, size: int) -
 
 def _how_many(queue: QueueState, until: int | None, excess: int, excess_bytes: int) -> int:
     gone = 0
-    for record in islice(queue.completed.values(), _BITE):
+    for record in queue.completed.first(_BITE):
         if gone >= excess and excess_bytes <= 0:
             break
         if gone and until is not None and record.entered_ms > until:

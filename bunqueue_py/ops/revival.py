@@ -53,7 +53,7 @@ def revive(
     if failed:
         queue.dead.remove(record)
     else:
-        queue.completed.pop(record.id)
+        queue.completed.discard(record)
         queue.shard.finished -= 1
         queue.shard.finished_bytes -= len(record.data) + max(0, record.result_size)
         if record.result_size >= 0:

@@ -14,7 +14,9 @@ from ..shard.pages import (
     END,
     GROUPS,
     HEAP,
+    HIGH_LANES,
     LANE,
+    LOW_LANES,
     Cursor,
     first_page,
     next_page,
@@ -33,8 +35,8 @@ _SHELVES = {
     JobState.ACTIVE: {ACTIVE},
     JobState.DELAYED: {DELAYED, ANCHORED},
     # what was due when the walk began has been moved to these
-    JobState.WAITING: {LANE, HEAP, GROUPS},
-    JobState.PRIORITIZED: {HEAP, GROUPS},
+    JobState.WAITING: {LANE, LOW_LANES, HEAP, GROUPS},
+    JobState.PRIORITIZED: {HIGH_LANES, HEAP, GROUPS},
 }
 
 

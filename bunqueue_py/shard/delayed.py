@@ -10,7 +10,8 @@ from sortedcontainers import SortedList
 
 from ..model.job import NOWHERE, PENDING, JobRecord
 from .entries import Entries
-from .ready_queue import SEQ_BITS, Stamped, stamped
+from .keys import SEQ_BITS
+from .ready_queue import Stamped, stamped
 
 _SEQ_MASK = (1 << SEQ_BITS) - 1
 _TIDY_AT = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 
-from .ready_queue import SEQ_BITS
+from .keys import SEQ_BITS
 
 _SEQ_MASK = (1 << SEQ_BITS) - 1
 _SHIFT = 4

@@ -10,8 +10,9 @@ from itertools import count
 
 from ..model.job import ACTIVE, JobRecord
 from ..model.options import Options
+from .keys import seq_of
 from .limiter import Limits
-from .ready_queue import Arrivals, ReadyQueue, seq_of
+from .ready_queue import Arrivals, ReadyQueue
 
 _TIDY_AT = 64
 """Fewer numbers of groups that are gone than this are let be."""
@@ -374,7 +375,7 @@ class Groups:
             assert name in self.bounded or not group.limits.is_bound, "groups with a limit"
             self._check_place(group, now)
             ready += len(group.ready)
-            tally.update(group.ready.tally)
+            tally.update(group.ready.tally())
             assert group.ready.arrivals is self.arrivals, "numbers of arrival of its own"
             prioritized += sum(1 for s in group.ready.entered(prioritized=True) for _ in s)
         assert not running, "an active job of a group that is not there"

@@ -15,11 +15,14 @@ from itertools import dropwhile
 from typing import NamedTuple
 
 from ..model.job import JobRecord
+from .finished import Finished
+from .keys import SEQ_BITS, seq_of
 from .queue_state import QueueState
-from .ready_queue import SEQ_BITS, seq_of
 
 _ARRIVAL = (1 << SEQ_BITS) - 1
-COMPLETED, DEAD, ACTIVE, DELAYED, ANCHORED, LANE, HEAP, GROUPS, END = range(9)
+COMPLETED, DEAD, ACTIVE, DELAYED, ANCHORED, LANE, HIGH_LANES, LOW_LANES, HEAP, GROUPS, END = range(
+    11
+)
 
 _PAGES = 32
 """What can only be walked from its start is read in no more pages than that, or it would cost
@@ -59,6 +62,7 @@ def next_page(queue: QueueState, at: Cursor, limit: int) -> tuple[list[JobRecord
     shelf, key, moment = at.shelf, at.key, at.moment_ms
     last: int | None
     if shelf in (COMPLETED, DEAD):
+        kept: Finished | dict[str, JobRecord]
         kept = queue.completed if shelf == COMPLETED else queue.dead.records
         limit = max(limit, len(kept) // _PAGES)
         stamps = _finished(kept.values(), moment, key, limit)
@@ -75,8 +79,8 @@ def next_page(queue: QueueState, at: Cursor, limit: int) -> tuple[list[JobRecord
         index = queue.delayed if shelf == DELAYED else queue.anchored
         found = index.after(key, limit)
         last = found[-1].key if found else None
-    elif shelf == LANE:
-        found = queue.ready.lane_after(key, limit)
+    elif shelf in (LANE, HIGH_LANES, LOW_LANES):
+        found = queue.ready.standing()[shelf - LANE].after(key, limit)
         last = found[-1].key if found else None
     else:
         found, last = queue.ready.heaped_after(key, limit)

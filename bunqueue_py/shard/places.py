@@ -10,9 +10,11 @@ from ..model.settings import StallSettings
 from ..types import ANY, GroupChoice
 from .dead_letters import DeadLetters
 from .delayed import DelayedIndex
+from .finished import Finished
 from .groups import Groups
+from .keys import seq_of
 from .limiter import UNBOUNDED, Limits
-from .ready_queue import Arrivals, ReadyQueue, seq_of
+from .ready_queue import Arrivals, ReadyQueue
 from .unique_keys import UniqueKeys
 from .waiters import Waiter, Waiters
 
@@ -90,7 +92,7 @@ class Places:
         self.delayed = DelayedIndex()
         self.anchored = DelayedIndex()
         self.active: dict[str, JobRecord] = {}
-        self.completed: OrderedDict[str, JobRecord] = OrderedDict()
+        self.completed = Finished()
         self.counted: OrderedDict[str, JobRecord] = OrderedDict()
         self.dead = DeadLetters(self.dead.settings)
         self.custom_ids: dict[str, JobRecord] = {}
@@ -99,9 +101,12 @@ class Places:
 
     # -- pending jobs ------------------------------------------------------------------------
 
-    def place(self, record: JobRecord, now: int, seq: int | None = None) -> bool:
+    def place(
+        self, record: JobRecord, now: int, seq: int | None = None, *, in_order: bool = False
+    ) -> bool:
         """Puts a pending record where it waits; says whether it is ready. `seq` is its old
-        admission number where it shall have its old place again."""
+        admission number where it shall have its old place again. `in_order`: it has stood nowhere
+        in here, and no record that has is of a later number or moment."""
         if seq is None:
             self.seq += 1
             seq = self.seq
@@ -114,7 +119,10 @@ class Places:
         if record.run_at_ms > now:
             self.delayed.push(record, seq)
             return False
-        self.put_ready(record, seq, now)
+        if in_order and (side is None or side.group is None):
+            self.ready.admit(record, seq)
+        else:
+            self.put_ready(record, seq, now)
         return True
 
     def put_ready(self, record: JobRecord, seq: int, now: int, *, by_time: bool = False) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from ..model.job import ACTIVE, COMPLETED, FAILED, PENDING, REMOVED, JobRecord
@@ -23,9 +22,8 @@ class QueueState(Places):
     def counts_per_priority(self) -> dict[int, int]:
         """How many jobs wait, ready or delayed, of each priority that there is; highest first.
         O(distinct priorities)."""
-        lane = len(self.ready) - self.ready.heaped
-        sums = Counter({0: lane} if lane else {})
-        for part in (self.ready.tally, self.delayed.tally, self.anchored.tally):
+        sums = self.ready.tally()
+        for part in (self.delayed.tally, self.anchored.tally):
             sums.update(part)
         if self.groups is not None:
             sums.update(self.groups.tally)
@@ -90,9 +88,10 @@ class QueueState(Places):
                 self.delayed.waiting(now, newest_first=newest_first),
                 self.anchored.waiting(wall, newest_first=newest_first),
             ]
+        if state is JobState.COMPLETED:
+            return [map(stamped, self.completed.values(newest_first=newest_first))]
         kept: dict[str, JobRecord] = {
             JobState.ACTIVE: self.active,
-            JobState.COMPLETED: self.completed,
             JobState.FAILED: self.dead.records,
         }.get(state, {})
         records = reversed(kept.values()) if newest_first else iter(kept.values())
@@ -127,10 +126,10 @@ class QueueState(Places):
             self.delayed.members,
             self.anchored.members,
             self.active,
-            self.completed,
             self.dead.records,
         ):
             yield from kept.values()
+        yield from self.completed.values()
 
     def check(self, now: int) -> None:
         """Asserts its invariants and those of its parts."""
@@ -146,7 +145,7 @@ class QueueState(Places):
         for record in self.active.values():
             assert record.delivery is not None
             check_watched(record.delivery, self.stalls)
-        assert all(r.state == COMPLETED for r in self.completed.values()), "completed"
+        self.completed.check()
         assert all(r.state in (COMPLETED, FAILED) for r in self.counted.values()), "counted"
         for custom_id, record in self.custom_ids.items():
             assert record.custom_id == custom_id and record.state != REMOVED, "custom id"

@@ -3,45 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Collection, Iterator
 from heapq import heapify, heappop, heappush, merge
-from itertools import islice
 
 from ..model.job import NOWHERE, PENDING, JobRecord
-from ..model.options import MAX_PRIORITY
+from .keys import HIGH, LIMIT, SEQ_BITS, heap_place, seq_of
+from .lanes import COMPACT_AT, Lane, PriorityLanes
 
-SEQ_BITS = 44
-"""Admission numbers and milliseconds both fit 44 bits for the next 400 years."""
-
-_FIFO = 1 << (2 * SEQ_BITS)
-_RANK_SHIFT = 2 * SEQ_BITS + 1
-_LIMIT = 1 << SEQ_BITS
-_TOP = MAX_PRIORITY + 1
-_HEAPED = 1 << (_RANK_SHIFT + SEQ_BITS)
-"""Keys of the heap are not below this, those of the lane and of delayed jobs are."""
-
-_HIGH = _TOP << (_RANK_SHIFT + SEQ_BITS)
-"""Keys of the heap below this are of jobs with a priority above 0."""
-
-_COMPACT_AT = 64
-
-
-def seq_of(record: JobRecord) -> int | None:
-    """The admission number in the record's key; `None` if it has no key."""
-    key = record.key
-    if key < 0:
-        return None
-    if key < _HEAPED:
-        return key & (_LIMIT - 1)
-    seq = (key >> SEQ_BITS) & (_LIMIT - 1)
-    return _LIMIT - 1 - seq if record.options.lifo else seq
-
-
-def departed_key(seq: int | None) -> int:
-    """The key of a record that no longer waits: it tells the admission number and is that of no
-    place, in particular not that of the stale mark which the record may have left in a lane."""
-    return NOWHERE if seq is None else _LIMIT | seq
+Stamped = tuple[int, int, JobRecord]
+"""When a record entered its state (ms), its admission number, the record."""
 
 
 class Arrivals:
@@ -61,36 +32,38 @@ class ReadyQueue:
     arrival in the heap, so that no key ever comes twice. `arrivals` draws it: the ready queues of
     one queue's groups have it in common with that of the ungrouped jobs.
 
-    The lane takes jobs of priority 0, FIFO, as they are pushed: its order is that of admission,
-    and a record's `key` there is its bare admission number. Everything else, and whatever comes
-    back, goes to the heap of integer keys. They are resolved by `members` (priority above 0) and
-    `low` (0 and below) or, where time alone made the job ready, by `promoted` and `low_promoted`:
-    each of the four is in the order in which its jobs became ready. `arrived` has the keys of the
-    heap in the order in which they came, stale ones included, for walks that go on later.
-    `heaped` is how many jobs the heap has, `tally` how many of each priority.
+    `lane` takes FIFO jobs of priority 0 as they are pushed, and `lanes` those of other
+    priorities: their order is that of admission, and a record's `key` there is its bare admission
+    number. Everything else, and whatever comes back, goes to the heap of integer keys. They are
+    resolved by `members` (priority above 0) and `low` (0 and below) or, where time alone made the
+    job ready, by `promoted` and `low_promoted`: each of the four is in the order in which its
+    jobs became ready. `arrived` has the keys of the heap in the order in which they came, stale
+    ones included, for walks that go on later. `heaped` is how many jobs the heap has,
+    `heap_tally` how many of each priority, `heap_high` how many above 0.
 
-    `append`, and `pop` from the lane, are O(1); `push`, and `pop` from the heap, O(log n);
-    `remove` is O(1) and leaves a stale mark behind: more than 20% of those are swept out at once.
+    `append`, `admit`, and `pop` from a lane, are O(1); `push`, and `pop` from the heap, O(log n);
+    `remove` is O(1) and leaves a stale mark behind: when there are too many, all are swept out.
     """
 
     __slots__ = (
         "arrivals",
         "arrived",
         "heap",
+        "heap_high",
+        "heap_tally",
         "heaped",
         "lane",
-        "lane_stale",
+        "lanes",
         "low",
         "low_promoted",
         "members",
-        "prioritized",
         "promoted",
-        "tally",
     )
 
     def __init__(self, arrivals: Arrivals | None = None) -> None:
-        self.lane: deque[JobRecord] = deque()
-        self.lane_stale = 0
+        self.lane = Lane()
+        #: made with the first job of another priority; the groups' queues have none
+        self.lanes: PriorityLanes | None = None
         self.heap: list[int] = []
         self.members: dict[int, JobRecord] = {}
         self.promoted: dict[int, JobRecord] = {}
@@ -99,51 +72,86 @@ class ReadyQueue:
         self.arrived: list[int] = []
         self.arrivals = Arrivals() if arrivals is None else arrivals
         self.heaped = 0
-        self.prioritized = 0
-        self.tally: dict[int, int] = {}
+        self.heap_high = 0
+        self.heap_tally: dict[int, int] = {}
 
     def __len__(self) -> int:
-        return len(self.lane) - self.lane_stale + self.heaped
+        size = len(self.lane.records) - self.lane.stale + self.heaped
+        return size if self.lanes is None else size + len(self.lanes)
+
+    @property
+    def prioritized(self) -> int:
+        """How many have a priority above 0."""
+        return self.heap_high + (0 if self.lanes is None else len(self.lanes.high))
+
+    def tally(self) -> Counter[int]:
+        """How many there are of each priority. O(distinct priorities)."""
+        counts = Counter(self.heap_tally)
+        if len(self.lane):
+            counts[0] += len(self.lane)
+        if self.lanes is not None:
+            counts.update(self.lanes.tally())
+        return counts
 
     def append(self, record: JobRecord, seq: int) -> None:
         """Takes a record that was just admitted, is of priority 0 and FIFO."""
         record.key = seq
-        self.lane.append(record)
+        self.lane.records.append(record)
+
+    def admit(self, record: JobRecord, seq: int) -> None:
+        """Takes a record that has stood nowhere yet: no earlier one has a greater `seq`, or a
+        later `run_at_ms` if it was FIFO."""
+        if record.options.lifo:
+            self.push(record, seq)
+        elif record.priority == 0:
+            record.key = seq
+            self.lane.records.append(record)
+        else:
+            if self.lanes is None:
+                self.lanes = PriorityLanes()
+            if not self.lanes.push(record, seq):
+                self.push(record, seq)
 
     def push(self, record: JobRecord, seq: int, *, by_time: bool = False) -> None:
         """Takes any other ready record; `seq` is its admission number, `by_time` says that its
         moment has come (and not somebody put it here)."""
         priority = record.priority
-        place = (_TOP - priority) << _RANK_SHIFT
-        if record.options.lifo:
-            place |= _LIMIT - 1 - seq
-        else:
-            place |= _FIFO | record.run_at_ms << SEQ_BITS | seq
         self.arrivals.last = arrival = self.arrivals.last + 1
-        key = record.key = place << SEQ_BITS | arrival
+        key = record.key = heap_place(record, seq) << SEQ_BITS | arrival
         if priority > 0:
-            self.prioritized += 1
+            self.heap_high += 1
             (self.promoted if by_time else self.members)[key] = record
         else:
             (self.low_promoted if by_time else self.low)[key] = record
         self.heaped += 1
-        self.tally[priority] = self.tally.get(priority, 0) + 1
+        self.heap_tally[priority] = self.heap_tally.get(priority, 0) + 1
         self.arrived.append(key)
         heappush(self.heap, key)
 
     def pop(self) -> JobRecord | None:
-        """The next record, no longer in here; `None` if there is none. It keeps its key, which
-        tells its old place should it be given back."""
-        lane = self.lane
-        while lane:
-            record = lane[0]
-            if 0 < record.key < _LIMIT:
-                if self.heap and self._heap_first(record):
-                    break
-                lane.popleft()
-                return record
-            lane.popleft()
-            self.lane_stale -= 1
+        """The next record, no longer in here; `None` if there is none. Its key still tells its
+        admission number, should it be given back."""
+        lanes = self.lanes
+        if lanes is None or not lanes.order:
+            lane = self.lane
+            records = lane.records
+            while records:
+                record = records[0]
+                if 0 < record.key < LIMIT:
+                    if self.heap and self._heap_first(record):
+                        break
+                    records.popleft()
+                    return record
+                records.popleft()
+                lane.stale -= 1
+        else:
+            first = self._first_in_lanes()
+            if first is not None and not (self.heap and self._heap_first(first)):
+                if first.priority:
+                    lanes.take(first)
+                else:
+                    self.lane.records.popleft()
+                return first
         heap = self.heap
         while heap:
             key = heappop(heap)
@@ -154,13 +162,30 @@ class ReadyQueue:
                 return found
         return None
 
+    def _first_in_lanes(self) -> JobRecord | None:
+        """The record that is next but for the heap, still in here."""
+        lanes = self.lanes
+        if lanes is not None:
+            found = lanes.first(below=False)
+            if found is not None:
+                return found
+        lane = self.lane
+        records = lane.records
+        while records:
+            record = records[0]
+            if 0 < record.key < LIMIT:
+                return record
+            records.popleft()
+            lane.stale -= 1
+        return None if lanes is None else lanes.first(below=True)
+
     def _passed_many(self) -> bool:
         """Whether listings and walks pass over more than half as much as there is."""
-        return len(self.arrived) > _COMPACT_AT + self.heaped + (self.heaped >> 1)
+        return len(self.arrived) > COMPACT_AT + self.heaped + (self.heaped >> 1)
 
     def _take(self, key: int) -> JobRecord | None:
         """Takes the record of that key of the heap out; `None` if the key is stale."""
-        high = key < _HIGH
+        high = key < HIGH
         found = (self.members if high else self.low).pop(key, None)
         if found is None:
             later = self.promoted if high else self.low_promoted
@@ -168,46 +193,44 @@ class ReadyQueue:
             if found is None:
                 return None
         self.heaped -= 1
-        self.prioritized -= high
-        left = self.tally[found.priority] - 1
+        self.heap_high -= high
+        left = self.heap_tally[found.priority] - 1
         if left:
-            self.tally[found.priority] = left
+            self.heap_tally[found.priority] = left
         else:
-            del self.tally[found.priority]
+            del self.heap_tally[found.priority]
         return found
 
     def _at(self, key: int) -> JobRecord | None:
         """The record of that key of the heap; `None` if the key is stale."""
-        if key < _HIGH:
+        if key < HIGH:
             return self.members.get(key) or self.promoted.get(key)
         return self.low.get(key) or self.low_promoted.get(key)
 
     def peek(self) -> JobRecord | None:
         """The record that `pop` would return, still in here."""
-        lane = self.lane
-        while lane and not 0 < lane[0].key < _LIMIT:
-            lane.popleft()
-            self.lane_stale -= 1
-        if lane and not (self.heap and self._heap_first(lane[0])):
-            return lane[0]
+        first = self._first_in_lanes()
+        if first is not None and not (self.heap and self._heap_first(first)):
+            return first
         self._drop_stale_head()
         return self._at(self.heap[0]) if self.heap else None
 
     def remove(self, record: JobRecord) -> None:
         """Takes the record out from wherever it stands in here."""
         key = record.key
-        if 0 < key < _LIMIT:
-            self.lane_stale += 1
-            record.key = NOWHERE
-            stale = self.lane_stale
-            if stale > _COMPACT_AT and stale * 5 > len(self.lane):
-                self.lane = deque(r for r in self.lane if 0 < r.key < _LIMIT)
-                self.lane_stale = 0
+        if 0 < key < LIMIT:
+            if record.priority:
+                assert self.lanes is not None
+                self.lanes.remove(record)
+            else:
+                record.key = NOWHERE
+                self.lane.stale += 1
+                self.lane.sweep(5)
         else:
             self._take(key)
             record.key = NOWHERE
             stale = len(self.heap) - self.heaped
-            if (stale > _COMPACT_AT and stale * 5 > len(self.heap)) or self._passed_many():
+            if (stale > COMPACT_AT and stale * 5 > len(self.heap)) or self._passed_many():
                 self._compact()
 
     def _compact(self) -> None:
@@ -228,8 +251,7 @@ class ReadyQueue:
         self._drop_stale_head()
         if not self.heap:
             return False
-        place = _TOP << _RANK_SHIFT | _FIFO | record.run_at_ms << SEQ_BITS | record.key
-        return self.heap[0] < place << SEQ_BITS
+        return self.heap[0] < heap_place(record, record.key) << SEQ_BITS
 
     def entered(
         self, *, prioritized: bool, newest_first: bool = False
@@ -242,37 +264,19 @@ class ReadyQueue:
 
         shelves = (self.members, self.promoted) if prioritized else (self.low, self.low_promoted)
         streams = [records(shelf.values()) for shelf in shelves if shelf]
-        if self.lane and not prioritized:
-            streams.append(r for r in records(self.lane) if 0 < r.key < _LIMIT)
+        lanes = [] if prioritized else [self.lane]
+        if self.lanes is not None:
+            lanes.append(self.lanes.high if prioritized else self.lanes.low)
+        streams += [lane.live(newest_first=newest_first) for lane in lanes if len(lane)]
         return streams
 
     # -- walks that go on later --------------------------------------------------------------
 
-    def lane_after(self, seq: int, limit: int) -> list[JobRecord]:
-        """Up to `limit` records of the lane with an admission number above `seq`, in order; none
-        only if there is none. The way there is a bisection, and half a millisecond where a
-        million stand there. The caller has marked the gate: the lane is turned and turned back.
-        """
-        lane, end = self.lane, len(self.lane)
-        start, stop = 0, end
-        while start < stop:
-            middle = (start + stop) // 2
-            at = _first_live(lane, middle, stop)
-            if at < stop and lane[at].key <= seq:
-                start = at + 1
-            else:
-                stop = middle
-        found: list[JobRecord] = []
-        while start < end and not found:
-            stop = min(end, start + limit)
-            # turned to its beginning and back: a step over each record before it would touch
-            # them all, and costs twenty times as much
-            lane.rotate(-start)
-            window = [lane[i] for i in range(stop - start)]
-            lane.rotate(start)
-            found = [r for r in window if 0 < r.key < _LIMIT]
-            start = stop
-        return found
+    def standing(self) -> tuple[Lane, ...]:
+        """What is in the order of admission, in three lanes: of priority 0, above, below."""
+        if self.lanes is None:
+            return self.lane, Lane(), Lane()
+        return self.lane, self.lanes.high, self.lanes.low
 
     def heaped_after(self, arrival: int, limit: int) -> tuple[list[JobRecord], int | None]:
         """The records of the heap among the next `limit` arrivals after that one, and the number
@@ -284,13 +288,10 @@ class ReadyQueue:
 
     def check(self) -> None:
         """Asserts its invariants."""
-        live = [r for r in self.lane if 0 < r.key < _LIMIT]
-        assert len(self.lane) - len(live) == self.lane_stale, "stale marks of the lane"
-        keys = [r.key for r in live]
-        assert keys == sorted(set(keys)), "lane out of order"
-        assert all(r.priority == 0 and not r.options.lifo for r in live), "wrong job in the lane"
-        waits = [(r.run_at_ms, r.key) for r in live]
-        assert waits == sorted(waits), "lane against time"
+        self.lane.check()
+        assert all(r.priority == 0 for r in self.lane.live()), "wrong job in the lane"
+        if self.lanes is not None:
+            self.lanes.check()
         shelves = (self.members, self.promoted, self.low, self.low_promoted)
         heaped = {key: r for shelf in shelves for key, r in shelf.items()}
         assert len(heaped) == sum(map(len, shelves)) == self.heaped, "how many are in the heap"
@@ -300,36 +301,19 @@ class ReadyQueue:
         assert numbers == sorted(set(numbers)), "arrivals out of order"
         assert set(heaped) <= set(self.arrived), "a member that never arrived"
         assert not self._passed_many(), "too much that is stale"
-        assert self.tally == Counter(r.priority for r in heaped.values()), "tally of priorities"
+        assert self.heap_tally == Counter(r.priority for r in heaped.values()), "tally"
         assert set(heaped) <= set(self.heap), "a member without a place in the heap"
         assert len(self.heap) == len(set(self.heap)), "a key twice in the heap"
         assert all(r.key == key for key, r in heaped.items()), "key of a member"
-        assert self.prioritized == sum(r.priority > 0 for r in heaped.values())
+        assert self.heap_high == sum(r.priority > 0 for r in heaped.values())
         assert all(r.state == PENDING for r in heaped.values()), "a member not pending"
-        assert all(r.state == PENDING for r in live), "a job in the lane that is not pending"
         assert all(self.heap[(i - 1) >> 1] <= key for i, key in enumerate(self.heap) if i), (
             "heap order"
         )
 
 
-def _first_live(lane: deque[JobRecord], start: int, stop: int) -> int:
-    """Where in that part of the lane the first stands that is not stale; `stop` if none does."""
-    for i in range(start, min(start + 64, stop)):
-        if 0 < lane[i].key < _LIMIT:
-            return i
-    # a long stale stretch: an index costs more in the middle of a deque than a step
-    for i, record in enumerate(islice(lane, start, stop), start):
-        if 0 < record.key < _LIMIT:
-            return i
-    return stop
-
-
 def _arrival(key: int) -> int:
-    return key & (_LIMIT - 1)
-
-
-Stamped = tuple[int, int, JobRecord]
-"""When a record entered its state (ms), its admission number, the record."""
+    return key & (LIMIT - 1)
 
 
 def merged(streams: list[Iterator[Stamped]], *, newest_first: bool) -> Iterator[JobRecord]:

@@ -91,16 +91,16 @@ class FinishedHeads:
 
     def push(self, queue: QueueState) -> None:
         """Notes the queue's oldest completed job, if it has one."""
-        for record in queue.completed.values():
+        record = queue.completed.oldest()
+        if record is not None:
             heappush(self.heap, (record.entered_ms, next(self.numbers), queue))
-            return
 
     def pop(self) -> QueueState | None:
         """Takes out the queue with the oldest completed job; `push` it back if some stay."""
         heap = self.heap
         while heap:
             noted, _, queue = heappop(heap)
-            oldest = next(iter(queue.completed.values()), None)
+            oldest = queue.completed.oldest()
             if oldest is None:
                 continue
             if oldest.entered_ms <= noted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import NamedTuple
 
 from ..model.failure import Failure
@@ -74,44 +74,52 @@ class Proof(NamedTuple):
 
 
 class ProofStore:
-    """Proofs of the newest `LIMIT` finished jobs that left."""
+    """Proofs of the finished jobs that left last: of 50,000, and up to 1,000 more.
+
+    In dictionaries of at most 1,000, oldest first, that are let go whole: whatever is looked up
+    in a large one to be taken out again has long left every cache.
+    """
 
     LIMIT = 50_000
-    __slots__ = ("_lock", "_proofs")
+    CHUNK = 1_000
+    __slots__ = ("_chunks", "_lock", "_size")
 
     def __init__(self) -> None:
         self._lock = make_lock("proofs", LEAF)
-        # the plain tuples are those of `put_completed`, turned into proofs when read
-        self._proofs: OrderedDict[str, Proof | tuple[str, str, int, bool]] = OrderedDict()
+        self._chunks: deque[dict[str, Proof]] = deque([{}])
+        self._size = 0
 
     def __len__(self) -> int:
-        return len(self._proofs)
+        return self._size
 
     def put(self, job_id: str, proof: Proof) -> None:
-        """Remembers the proof; the oldest makes room."""
-        with self._lock:
-            self._proofs[job_id] = proof
-            if len(self._proofs) > self.LIMIT:
-                self._proofs.popitem(last=False)
+        """Remembers the proof; old ones make room."""
+        self.put_many({job_id: proof})
 
-    def put_completed(self, left: list[tuple[str, str, int, bool]]) -> None:
-        """Remembers completed jobs (id, queue, finished_ms, has_result) in one go."""
+    def put_many(self, proofs: dict[str, Proof]) -> None:
+        """Remembers the proofs, by id, and keeps the dictionary; old ones make room."""
         with self._lock:
-            proofs = self._proofs
-            for entry in left:
-                proofs[entry[0]] = entry
-            for _ in range(len(proofs) - self.LIMIT):
-                proofs.popitem(last=False)
+            chunks = self._chunks
+            newest = chunks[-1]
+            if len(newest) + len(proofs) <= self.CHUNK:
+                self._size -= len(newest)
+                newest.update(proofs)
+                self._size += len(newest)
+            else:
+                chunks.append(proofs)
+                self._size += len(proofs)
+            self._make_room()
+
+    def _make_room(self) -> None:
+        chunks = self._chunks
+        while self._size - len(chunks[0]) >= self.LIMIT:
+            self._size -= len(chunks.popleft())
 
     def get(self, job_id: str) -> Proof | None:
-        """The proof, or `None`."""
+        """The proof, the newest if the job has left twice; `None` if there is none."""
         with self._lock:
-            found = self._proofs.get(job_id)
-        if found is None or isinstance(found, Proof):
-            return found
-        return Proof(*found[1:], None)
-
-    def drop(self, job_id: str) -> None:
-        """Forgets the proof, if it is there."""
-        with self._lock:
-            self._proofs.pop(job_id, None)
+            for chunk in reversed(self._chunks):
+                found = chunk.get(job_id)
+                if found is not None:
+                    return found
+        return None

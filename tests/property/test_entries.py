@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bunqueue_py.shard.entries import Entries
-from bunqueue_py.shard.ready_queue import SEQ_BITS
+from bunqueue_py.shard.keys import SEQ_BITS
 
 MASK = (1 << SEQ_BITS) - 1
 

@@ -11,7 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from bunqueue_py.model.job import JobRecord
 from bunqueue_py.model.options import Options
-from bunqueue_py.shard.ready_queue import ReadyQueue, seq_of
+from bunqueue_py.shard.keys import seq_of
+from bunqueue_py.shard.lanes import MAX_LANES
+from bunqueue_py.shard.ready_queue import ReadyQueue
 
 SHORT = os.environ.get("BUNQUEUE_SLOW") == "short"
 
@@ -63,6 +65,17 @@ class ReadyQueueMachine(RuleBasedStateMachine):
             self.seq += 1
             record = record_of(self.seq, 0, False, self.now)
             self.queue.append(record, self.seq)
+            self.model.append(Entry(record, self.seq))
+
+    @rule(
+        priorities=st.lists(st.sampled_from([-1_000_000, -1, 0, 1, 2, 1_000_000]), max_size=30),
+        lifo=st.sampled_from([False, False, False, True]),
+    )
+    def admit(self, priorities: list[int], lifo: bool) -> None:
+        for priority in priorities:
+            self.seq += 1
+            record = record_of(self.seq, priority, lifo, self.now)
+            self.queue.admit(record, self.seq)
             self.model.append(Entry(record, self.seq))
 
     @rule(
@@ -146,8 +159,15 @@ class ReadyQueueMachine(RuleBasedStateMachine):
     @invariant()
     def stale_marks_are_bounded(self) -> None:
         if hasattr(self, "queue"):
-            live = len(self.queue)
-            assert len(self.queue.lane) + len(self.queue.heap) <= live * 1.25 + 2 * 64 + 2
+            assert len(self.queue.heap) <= self.queue.heaped * 1.25 + 64 + 1
+            plain, high, low = self.queue.standing()
+            assert len(plain.records) <= len(plain) * 1.25 + 64 + 1
+            for shelf in (high, low):
+                assert len(shelf.records) <= len(shelf) * 2 + 64 + 1
+            if self.queue.lanes is not None:
+                for priority, lane in self.queue.lanes.lanes.items():
+                    stale = self.queue.lanes.removed.get(priority, 0)
+                    assert stale <= 64 or stale * 5 <= len(lane)
 
     def teardown(self) -> None:
         if hasattr(self, "queue"):
@@ -198,7 +218,7 @@ def test_ten_thousand_removals_leave_no_memory_behind() -> None:
         queue.remove(high)
         if not seq % 500:
             queue.check()
-    assert len(queue.lane) + len(queue.heap) <= 10 + 2 * 65
+    assert len(queue.lane.records) + len(queue.heap) <= 10 + 2 * 65
     assert len(queue.members) == 5
     assert len(queue) == 10
     assert len([queue.pop() for _ in range(10)]) == 10
@@ -214,5 +234,40 @@ def test_ten_thousand_jobs_that_go_and_come_back_leave_no_memory_behind() -> Non
             queue.remove(record)
             queue.push(record, seq + 20_000)
     assert len(queue) == 1
-    assert len(queue.lane) + len(queue.heap) <= 67
+    assert len(queue.lane.records) + len(queue.heap) <= 67
     queue.check()
+
+
+def test_ten_thousand_removals_from_priority_lanes_leave_no_memory_behind() -> None:
+    queue = ReadyQueue()
+    kept = record_of(1, 7, False, 1)
+    queue.admit(kept, 1)
+    for seq in range(2, 10_002):
+        record = record_of(seq, 7 if seq % 3 else seq, False, seq)
+        queue.admit(record, seq)
+        queue.remove(record)
+        if not seq % 500:
+            queue.check()
+    assert queue.lanes is not None
+    assert list(queue.lanes.lanes) == [7]
+    assert len(queue.lanes.lanes[7]) <= 66
+    assert len(queue.lanes.high.records) <= 66
+    assert len(queue.lanes.order) <= 66
+    assert queue.tally() == {7: 1}
+    assert queue.pop() is kept
+
+
+def test_more_priorities_than_there_are_lanes_still_come_out_in_order() -> None:
+    queue = ReadyQueue()
+    records = [record_of(seq, seq * 7919 % 5003 - 2500, False, seq) for seq in range(1, 5_000)]
+    for seq, record in enumerate(records, 1):
+        queue.admit(record, seq)
+    assert queue.lanes is not None
+    assert len(queue.lanes.lanes) == MAX_LANES
+    assert queue.heaped == len(records) - len(queue.lanes) - len(queue.lane)
+    queue.check()
+    # one more of a priority that stands in the heap: behind the one that is there
+    late = record_of(5_000, records[-1].priority, False, 5_000)
+    queue.admit(late, 5_000)
+    expected = sorted([*records, late], key=lambda r: (-r.priority, r.run_at_ms))
+    assert [queue.pop() for _ in range(5_000)] == expected

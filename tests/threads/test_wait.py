@@ -53,6 +53,10 @@ def until(condition: Callable[[], Any], what: str) -> None:
         threading.Event().wait(0.0005)
 
 
+def is_watched(manager: QueueManager, job: Job) -> bool:
+    return job.id in manager.backend.watched(job.queue)
+
+
 class Call:
     """A call on a thread of its own, and what it returned or raised."""
 
@@ -84,7 +88,7 @@ class Call:
 
 
 def watched(manager: QueueManager, job: Job) -> None:
-    until(lambda: manager.backend.is_watched(job.id), "somebody waits for the job")
+    until(lambda: is_watched(manager, job), "somebody waits for the job")
 
 
 def blocked(manager: QueueManager, queue: str = "q") -> None:
@@ -257,7 +261,7 @@ def test_a_wait_that_timed_out_leaves_nothing_behind(manager: QueueManager) -> N
     for _ in range(5):
         with pytest.raises(WaitTimeoutError):
             job.result(timeout=0.001)
-    assert not manager.backend.is_watched(job.id)
+    assert not is_watched(manager, job)
 
 
 def test_a_wait_that_no_one_can_end_raises_at_once_on_a_virtual_clock() -> None:
@@ -268,7 +272,7 @@ def test_a_wait_that_no_one_can_end_raises_at_once_on_a_virtual_clock() -> None:
         pulled(manager)
         with pytest.raises(BunqueueError, match="advance"):
             manager.pull("q", timeout=5)
-        assert not manager.backend.is_watched(job.id)
+        assert not is_watched(manager, job)
         assert not manager.backend.others_wait("q")
         check(manager._state)
 
@@ -329,7 +333,7 @@ def test_awaiting_a_finished_job_returns_without_waiting(manager: QueueManager) 
 def test_awaiting_a_job_that_fails_is_removed_or_closed_raises(manager: QueueManager) -> None:
     async def outcome(job: Job, end: Callable[[], Any]) -> None:
         task = asyncio.ensure_future(manager.wait_for_async(job))
-        while not manager.backend.is_watched(job.id):
+        while not is_watched(manager, job):
             await asyncio.sleep(0)
         end()
         await task
@@ -346,7 +350,7 @@ def test_awaiting_a_job_that_fails_is_removed_or_closed_raises(manager: QueueMan
         with QueueManager() as other:
             lasting = other.push("q")
             task = asyncio.ensure_future(other.wait_for_async(lasting))
-            while not other.backend.is_watched(lasting.id):
+            while not is_watched(other, lasting):
                 await asyncio.sleep(0)
             other.close()
             with pytest.raises(ManagerClosedError):
@@ -363,7 +367,7 @@ def test_a_cancelled_await_leaves_nothing_behind_and_the_others_wait_on(
     async def program() -> list[Any]:
         first = asyncio.ensure_future(manager.wait_for_async(job))
         second = asyncio.ensure_future(manager.wait_for_async(job))
-        while not manager.backend.is_watched(job.id):
+        while not is_watched(manager, job):
             await asyncio.sleep(0)
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -371,7 +375,7 @@ def test_a_cancelled_await_leaves_nothing_behind_and_the_others_wait_on(
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(manager.wait_for_async(job), 0.01)
         manager.ack(pulled(manager), "kept")
-        return [await second, manager.backend.is_watched(job.id)]
+        return [await second, is_watched(manager, job)]
 
     assert asyncio.run(asyncio.wait_for(program(), TIMEOUT)) == ["kept", False]
 
@@ -402,7 +406,7 @@ def test_a_loop_that_was_closed_while_it_awaited_does_not_disturb_the_ack(
         waiting.send(None)
 
     loop.run_until_complete(begin())
-    assert manager.backend.is_watched(job.id)
+    assert is_watched(manager, job)
     loop.close()
     assert manager.ack(pulled(manager), 1).applied
     waiting.close()

@@ -341,8 +341,8 @@ def test_a_hundred_thousand_changes_leave_no_memory_behind(
     assert sum(map(len, shelves)) <= 50
     assert len(ready.heap) <= 50 * 1.25 + 65
     assert len(ready.arrived) <= 50 * 1.5 + 65
-    assert len(ready.lane) <= 50 * 1.25 + 65
-    assert len(ready.tally) <= 7
+    assert len(ready.lane.records) <= 50 * 1.25 + 65
+    assert len(ready.tally()) <= 7
     assert len(delayed.members) == len(delayed.plain) + len(delayed.prioritized) == 50
     assert len(delayed.tally) <= 9
     assert len(manager._state.options._made) < 10

@@ -346,7 +346,8 @@ def long_queue(clock: VirtualClock, manager: QueueManager, kind: str, n: int) ->
     if kind != "delayed":
         for job in manager.pull_batch(queue, n // 4):
             manager.ack(job)
-        manager._state.queues[queue.name].completed.clear()
+        completed = manager._state.queues[queue.name].completed
+        completed.pop_oldest(completed.first(n))
     return queue
 
 
