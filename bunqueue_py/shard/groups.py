@@ -194,14 +194,7 @@ class Groups:
     def _pop(self, group: Group) -> JobRecord | None:
         record = group.ready.pop()
         if record is not None:
-            priority = record.priority
-            self.ready -= 1
-            self.prioritized -= priority > 0
-            left = self.tally[priority] - 1
-            if left:
-                self.tally[priority] = left
-            else:
-                del self.tally[priority]
+            self._uncount_ready(record.priority)
         return record
 
     def _count_ready(self, priority: int) -> None:
@@ -277,7 +270,8 @@ class Groups:
 
     def update(self, group: Group, now: int) -> None:
         """Puts the group into the line or takes it out, whatever has just changed."""
-        if not len(group.ready):
+        # all that it has: jobs of a group stand in no lane
+        if not group.ready.heaped:
             self.line.pop(group.name, None)
             return
         if self.may_start(group, now):
@@ -372,6 +366,7 @@ class Groups:
             assert all(n > 0 for n in group.pending.values()), "pending jobs of a group"
             assert group.pending_total == sum(group.pending.values()), "sum of pending jobs"
             assert group.pending_total >= len(group.ready), "ready jobs of a group"
+            assert group.ready.heaped == len(group.ready), "a job of a group that is in a lane"
             assert name in self.bounded or not group.limits.is_bound, "groups with a limit"
             self._check_place(group, now)
             ready += len(group.ready)
