@@ -95,20 +95,28 @@ class SideView(NamedTuple):
     timeline: tuple[tuple[str, int], ...] | None
 
 
+_new = tuple.__new__
+"""What the constructor of a named tuple calls in the end, at two thirds of its cost: a grouped job
+is copied with each push and pull."""
+
+
 def side_view(side: Side) -> SideView:
     """The copy that snapshots hold."""
-    return SideView(
-        side.attempts,
-        side.dlq_retries,
-        side.failure,
-        side.group,
-        side.last_retry_ms,
-        None if side.letter is None else _letter_view(side.letter),
-        side.progress,
-        side.progress_message,
-        side.stall_count,
-        side.tags,
-        None if side.timeline is None else tuple(side.timeline),
+    return _new(
+        SideView,
+        (
+            side.attempts,
+            side.dlq_retries,
+            side.failure,
+            side.group,
+            side.last_retry_ms,
+            None if side.letter is None else _letter_view(side.letter),
+            side.progress,
+            side.progress_message,
+            side.stall_count,
+            side.tags,
+            None if side.timeline is None else tuple(side.timeline),
+        ),
     )
 
 

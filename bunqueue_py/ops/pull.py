@@ -83,19 +83,22 @@ def pull_one(
             enter(state, shard)
         now = state.now()
         shard.gate = BROKEN
+        groups = queue.groups
         if (
             queue.delayed.members
             or queue.anchored.members
             or queue.paused
-            or queue.groups is not None
             or queue.limits is not None
             or group is not ANY
+            or (groups is not None and (groups.timers or groups.passing))
         ):
             views = _take(state, queue, 1, lease_ms, owner, group, False)
             view = views[0] if views else None
         else:
-            # the short way of _take, in line: nothing but a lane and a heap
+            # the short way of _take, in line: nothing but ready jobs
             record = queue.ready.pop()
+            if record is None and groups is not None:
+                record = groups.pop()
             if record is not None and record.options.ttl_ms is not None:
                 record = _next_unexpired(state, queue, record, group, now)
             view = (
@@ -302,9 +305,7 @@ def _start(
     if queue.limits is not None:
         queue.limits.started(now)
     if record.side is not None and record.side.group is not None:
-        groups = queue.need_groups()
-        groups.count_out(record)
-        groups.started(record, now)
+        queue.need_groups().start(record, now)
     record.start(delivery, now)
     queue.active[record.id] = record
     if expires_ms is not None:

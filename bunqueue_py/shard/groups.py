@@ -141,18 +141,21 @@ class Groups:
 
     def count_out(self, record: JobRecord) -> None:
         """A job of the group waits no longer."""
-        group = self.of(record)
-        left = group.pending[record.priority] - 1
+        self._count_out(self.of(record), record.priority)
+
+    def _count_out(self, group: Group, priority: int) -> None:
+        left = group.pending[priority] - 1
         if left:
-            group.pending[record.priority] = left
+            group.pending[priority] = left
         else:
-            del group.pending[record.priority]
+            del group.pending[priority]
         group.pending_total -= 1
 
     def of(self, record: JobRecord) -> Group:
         """The group of a record that has one."""
         assert record.side is not None and record.side.group is not None
-        return self.get(record.side.group)
+        group = self.by_name.get(record.side.group)
+        return self.get(record.side.group) if group is None else group
 
     def push(self, record: JobRecord, seq: int, now: int, *, by_time: bool = False) -> None:
         """Takes a ready record of a group."""
@@ -171,7 +174,7 @@ class Groups:
 
     def pop(self) -> JobRecord | None:
         """The next record of the group whose turn it is. The group is out of the line until
-        `started` or `put_back` judges it anew."""
+        `start` or `put_back` judges it anew."""
         if not self.line:
             return None
         _, group = self.line.popitem(last=False)
@@ -227,11 +230,13 @@ class Groups:
         self.count_in(record)
         self.update(group, now)
 
-    def started(self, record: JobRecord, now: int) -> None:
-        """The record runs from now on."""
+    def start(self, record: JobRecord, now: int) -> None:
+        """A record that waited, and was popped, runs from now on."""
         group = self.of(record)
+        self._count_out(group, record.priority)
         group.active += 1
-        group.limits.started(now)
+        if group.limits.window is not None:
+            group.limits.started(now)
         self.update(group, now)
 
     def ended(self, record: JobRecord, now: int) -> None:
@@ -252,11 +257,21 @@ class Groups:
         """Whether the group may start a job now."""
         if group.paused:
             return False
-        return group.limits.room(group.active, now, self.default_concurrency) > 0
+        limits = group.limits
+        if (
+            limits.concurrency is None
+            and limits.window is None
+            and limits.cool_until_ms <= now
+            and not self.defaults
+        ):
+            # most groups: nothing bounds them, and each pull asks
+            return True
+        return limits.room(group.active, now, self.default_concurrency) > 0
 
     def update(self, group: Group, now: int) -> None:
         """Puts the group into the line or takes it out, whatever has just changed."""
-        if not len(group.ready):
+        # all that it has: jobs of a group stand in no lane
+        if not group.ready.heaped:
             self.line.pop(group.name, None)
             return
         if self.may_start(group, now):
@@ -351,6 +366,7 @@ class Groups:
             assert all(n > 0 for n in group.pending.values()), "pending jobs of a group"
             assert group.pending_total == sum(group.pending.values()), "sum of pending jobs"
             assert group.pending_total >= len(group.ready), "ready jobs of a group"
+            assert group.ready.heaped == len(group.ready), "a job of a group that is in a lane"
             assert name in self.bounded or not group.limits.is_bound, "groups with a limit"
             self._check_place(group, now)
             ready += len(group.ready)
