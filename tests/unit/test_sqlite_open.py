@@ -1,6 +1,7 @@
 """Opening the file: which paths serve, what is made, and what is refused and left as it was."""
 
 import errno
+import gc
 import logging
 import os
 import sqlite3
@@ -695,6 +696,30 @@ def test_a_leaked_connection_outlives_every_reference_to_it(path: Path) -> None:
 
     ctypes.pythonapi.Py_DecRef(ctypes.py_object(connection))  # this is no forked child
     connection.close()
+
+
+@posix
+def test_a_forked_child_that_leaks_its_connection_leaves_a_successors_log_alone(path: Path) -> None:
+    # Closing it, when nobody else has the file open, would remove the log of that name.
+    held = [open_database(str(path)).connection]
+
+    def forget() -> None:
+        leak(held[0])
+        held.clear()
+        gc.collect()  # a connection is part of a cycle
+
+    def succeed() -> None:
+        successor = open_database(str(path)).connection
+        add_job(successor, 1)
+        leak(successor)
+
+    with neighbour(lambda: None, forget) as child:
+        close_database(held.pop(), str(path))
+        with neighbour(succeed) as successor:
+            successor.kill()
+        assert child.finish() == 0
+    with opened(path) as connection:
+        assert count(connection) == 1
 
 
 # -- what SQLite's errors mean -----------------------------------------------------------------

@@ -28,6 +28,9 @@ MAX_STATEMENT_BYTES = 8 * _MIB
 CHECKPOINT_BYTES = 4 * _MIB
 LOG_BOUND_BYTES = 32 * _MIB
 FREE_BOUND_BYTES = 16 * _MIB
+PATIENCE_MS = 100
+"""How long everybody may have to wait for readers, so that the log can be cut off."""
+
 _VACUUM_PAGES = 1024
 
 _KEEPS_CONNECTION = frozenset((5, 6, 9, 13))
@@ -46,8 +49,10 @@ class Committer:
         "_encoder",
         "_page",
         "_ratio",
+        "_seen",
         "_since",
         "_statements",
+        "_truncate_at",
         "_warned",
         "connection",
         "log_bytes",
@@ -57,10 +62,12 @@ class Committer:
         self._connect = connect
         self._encoder = RowEncoder()
         self._broken = False
+        self._truncate_at = LOG_BOUND_BYTES
         self._warned = 0
         #: bytes of rows written since the last look at the log, and how many of the log one makes
         self._since = 0
         self._ratio = 2.0
+        self._seen = 0
         self.log_bytes = 0
         self._use(connection)
 
@@ -68,6 +75,8 @@ class Committer:
         self.connection = connection
         self._statements = Statements(variable_limit(connection))
         self._page: int = connection.execute("PRAGMA page_size").fetchone()[0]
+        # when a long log begins anew, what is beyond is cut off the file
+        connection.execute(f"PRAGMA journal_size_limit = {LOG_BOUND_BYTES}").fetchone()
 
     # -- a cut -------------------------------------------------------------------------------
 
@@ -154,7 +163,7 @@ class Committer:
 
     def tidy(self) -> bool:
         """What there is to do when nothing is to be written; says whether more is to be done."""
-        if self._since or self.log_bytes:
+        if self._since or self._seen:
             self._checkpoint(idle=True)
         return self._give_back()
 
@@ -164,31 +173,35 @@ class Committer:
         _, log, done = execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         self._since = 0
         size = max(0, log) * self._page
-        if since > CHECKPOINT_BYTES // 16:
+        if since > CHECKPOINT_BYTES // 16 and size != self._seen:
             grown = size - before if size > before else size
             self._ratio = min(32.0, max(0.5, grown / since))
+        self._seen = size
         # what is in the file already is written over from now on
         self.log_bytes = 0 if log == done else size
-        if size > LOG_BOUND_BYTES or (idle and log == done and log > 0):
-            self._truncate(20 if idle else 100)
+        if size > self._truncate_at or (idle and log == done and log > 0):
+            self._truncate(size)
 
-    def _truncate(self, patience_ms: int) -> None:
-        # Not for long: it waits for readers, and everybody for it.
+    def _truncate(self, size: int) -> None:
         execute = self.connection.execute
         (timeout,) = execute("PRAGMA busy_timeout").fetchone()
-        execute(f"PRAGMA busy_timeout={patience_ms}").fetchone()
+        execute(f"PRAGMA busy_timeout={PATIENCE_MS}").fetchone()
         try:
             busy, _, _ = execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         finally:
             execute(f"PRAGMA busy_timeout={timeout}").fetchone()
         if not busy:
-            self.log_bytes = self._warned = 0
-        elif self.log_bytes >= max(LOG_BOUND_BYTES, 2 * self._warned):
-            self._warned = self.log_bytes
+            self.log_bytes = self._seen = self._warned = 0
+            self._truncate_at = LOG_BOUND_BYTES
+            return
+        # not at every checkpoint: whoever reads may go on for hours
+        self._truncate_at = size + LOG_BOUND_BYTES // 4
+        if size >= max(LOG_BOUND_BYTES, 2 * self._warned):
+            self._warned = size
             _log.warning(
                 "the write-ahead log has grown to %.0f MiB, because another program has been "
                 "reading the database in one transaction all along; it shrinks when that ends",
-                self.log_bytes / _MIB,
+                size / _MIB,
             )
 
     def _give_back(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from math import ceil
 
 from ...clock import Clock
 from ...errors import StorageError
@@ -31,13 +32,14 @@ _MIN_ROWS = 64
 
 class Ticket:
     """A wait for a cut to be on disk. `tell` is called once, with no lock held; `error` says by
-    then why it is not there (`None`: it is)."""
+    then why it is not there (`None`: it is). Only a commit from the cut `tried_from` on decides."""
 
-    __slots__ = ("cut", "error", "tell")
+    __slots__ = ("cut", "error", "tell", "tried_from")
 
-    def __init__(self, cut: int, tell: Callable[[], object]) -> None:
+    def __init__(self, cut: int, tell: Callable[[], object], tried_from: int = 0) -> None:
         self.cut = cut
         self.tell = tell
+        self.tried_from = tried_from
         self.error: StorageError | None = None
 
 
@@ -143,11 +145,12 @@ class Desk:
 
     def watch(self, cut: int, tell: Callable[[], object], *, force: bool) -> Ticket | None:
         """A ticket for that cut; `None` if it is on disk already. While writing fails its error
-        says so at once, unless `force` has it tried again now."""
+        says so at once, unless `force` has it tried again now, whatever becomes of the commit that
+        is under way."""
         with self._lock:
             if self.committed >= cut:
                 return None
-            ticket = Ticket(cut, tell)
+            ticket = Ticket(cut, tell, self.cut if force else 0)
             if self.failing is not None and not force:
                 ticket.error = self.failing
                 return ticket
@@ -197,7 +200,8 @@ class Desk:
 
     def sleep(self, clock: Clock, seconds: float | None) -> None:
         """Blocks until the bell rings, or for so long; less, where the clock cuts waits."""
-        clock.wait(self._bell, None if seconds is None else -int(-seconds * 1000 // 1))
+        # round() first: a float's last digit must not cost a millisecond
+        clock.wait(self._bell, None if seconds is None else ceil(round(seconds * 1000, 3)))
         with self._lock:
             self._asleep = False
             if self._rung:
@@ -235,14 +239,17 @@ class Desk:
             self._release()
             return served
 
-    def failed(self, error: StorageError, now: float) -> list[Ticket]:
-        """Nothing of what is in flight is on disk; returns whom to tell."""
+    def failed(self, error: StorageError, now: float, *, last: bool = False) -> list[Ticket]:
+        """Nothing of what is in flight is on disk; returns whom to tell: everybody, if it was the
+        last attempt."""
         with self._lock:
             self.failing = error
-            self._forced = False
             self._backoff = min(LAST_RETRY, self._backoff * 2 or FIRST_RETRY)
             self._retry_at = now + self._backoff
-            refused, self._tickets = self._tickets, []
+            until = self.cut + last
+            refused = [ticket for ticket in self._tickets if ticket.tried_from < until]
+            self._tickets = [ticket for ticket in self._tickets if ticket.tried_from >= until]
+            self._forced = bool(self._tickets)
             for ticket in refused:
                 ticket.error = error
             self._release()

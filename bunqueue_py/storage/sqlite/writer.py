@@ -55,6 +55,7 @@ class Writer:
         "_thread",
         "_threaded",
         "commits",
+        "hung",
         "rows_written",
         "troubled",
     )
@@ -93,6 +94,7 @@ class Writer:
         self._guard_at = 0.0
         self._failing_since_ms: int | None = None
         self.troubled = False
+        self.hung = False
         self.commits = 0
         self.rows_written = 0
 
@@ -188,7 +190,7 @@ class Writer:
     def _wait(self, cut: int, timeout_ms: int | None, *, force: bool) -> Ticket | None:
         bell = threading.Lock()
         bell.acquire()
-        ticket = self._desk.watch(cut, bell.release, force=force)
+        ticket = self._desk.watch(cut, bell.release, force=force or not self._threaded)
         if ticket is None or ticket.error is not None:
             return ticket
         if not self._threaded:
@@ -235,6 +237,7 @@ class Writer:
         began = self._now()
         before, problem = self._desk.failing, None
         with self._commit:
+            cut_before = self._desk.cut
             try:
                 self._collect(self._begin_cut)
                 self._merge()
@@ -250,12 +253,14 @@ class Writer:
                 self.troubled = True
                 if before is None:
                     self._failing_since_ms = self._clock.timeline_ms()
-                tickets = self._desk.failed(problem, self._now())
+                # had not even the cut begun, an attempt that is forced would be forced for ever
+                vain = self._desk.cut == cut_before
+                tickets = self._desk.failed(problem, self._now(), last=vain)
             else:
                 self._failing_since_ms = None
                 tickets = self._desk.landed(cut, rows, began, self._now())
         for ticket in tickets:
-            ticket.tell()
+            _tell(ticket.tell)
         self._report(before, problem)
         return problem is None
 
@@ -300,7 +305,7 @@ class Writer:
         if problem is None and before is not None:
             _log.warning("%s is written to again", self._places.path)
         if self._changed is not None and (problem is None) is not (before is None):
-            self._changed()
+            _tell(self._changed)
 
     def _run(self) -> None:
         desk = self._desk
@@ -312,7 +317,8 @@ class Writer:
                 self._tidy()
             elif self.step():
                 self._care(self._committer.after_commit)
-        self.step()
+        if not self.hung:
+            self.step()
 
     def _tidy(self) -> None:
         more = self._care(self._committer.tidy)
@@ -332,21 +338,24 @@ class Writer:
         """Writes what is left and ends the thread; the connection stays open. Whoever could still
         mark anything has been stopped before. Safe twice.
 
-        Raises `StorageError` if not all could be written in time; it says where the rest is.
+        Raises `StorageError` if not all could be written in time; it says where the rest is. If
+        it is `hung` then, a commit is still under way: the connection must not be closed, nor
+        the file given up.
         """
         desk, thread = self._desk, self._thread
         if not desk.close():
             return
-        if thread is None:
+        if thread is None or thread is threading.current_thread():
             self.step()
         else:
             thread.join(None if timeout_ms is None else timeout_ms / 1000)
-            if thread.is_alive():
-                # it has the lock, for who knows how long; it cuts no more when it comes back
-                self._collect(self._begin_cut)
-                late = StorageError(f"{shown(self._places.path)}: a commit did not end in time")
-                for ticket in desk.failed(late, self._now()):
-                    ticket.tell()
+            self.hung = thread.is_alive()
+        if self.hung:
+            # the thread has the lock, for who knows how long; it cuts no more when it comes back
+            self._collect(self._begin_cut)
+            late = StorageError(f"{shown(self._places.path)}: a commit did not end in time")
+            for ticket in desk.failed(late, self._now(), last=True):
+                _tell(ticket.tell)
         left = no_marks()
         for marks in reversed(self.unwritten()):
             marks.put_over(left)
@@ -370,6 +379,13 @@ class Writer:
 
 def _nothing_to_collect(begin: Callable[[], list[Marks]]) -> None:
     begin()
+
+
+def _tell(listener: Callable[[], object]) -> None:
+    try:
+        listener()
+    except Exception:  # not ours: the loop behind it may be closed, and others want to be told too
+        _log.exception("whoever was to be told of a commit did not take it")
 
 
 def _is_exempt() -> bool:
