@@ -58,7 +58,7 @@ class Driven:
         self.dirty = Dirty(storage.marked)
         self._seq = 0
         # what the tests are about is not whether the disk keeps what it is told to
-        storage._session.writer.connection.execute(  # type: ignore[union-attr]
+        storage._session._committer.connection.execute(  # type: ignore[union-attr]
             "PRAGMA synchronous = OFF"
         ).fetchall()
         storage.start(self._collect, lambda: len(self.dirty), threaded=threaded)

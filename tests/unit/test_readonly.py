@@ -466,7 +466,7 @@ def test_it_holds_nothing_that_the_owner_would_have_to_wait_for(path: Path) -> N
         next(jobs)
         drive.add("more")
         assert drive.storage._session is not None
-        assert checkpoint(drive.storage._session.writer.connection, patience_ms=1)
+        assert checkpoint(drive.storage._session._committer.connection, patience_ms=1)
     assert names(path.parent) == ["jobs.db"]
     assert len(list(jobs)) == 4
 

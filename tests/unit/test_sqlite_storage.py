@@ -466,7 +466,7 @@ def test_jobs_can_be_iterated_until_writing_begins(path: Path) -> None:
     assert list(recovered.jobs) == []
     assert storage._session is not None
     # no statement is left that would keep the log from getting shorter
-    assert checkpoint(storage._session.writer.connection, patience_ms=1)
+    assert checkpoint(storage._session._committer.connection, patience_ms=1)
     storage.close()
 
 
@@ -671,6 +671,23 @@ def test_a_close_without_the_mark_of_good_order_loses_nothing(
     with driven(path) as drive:
         assert drive.ids == ["a"]
         assert not drive.clean
+
+
+def test_whoever_is_told_by_the_writer_may_close_it(path: Path, storage: SqliteStorage) -> None:
+    drive = Driven(storage, threaded=True)
+    ended = threading.Event()
+
+    def close() -> None:
+        storage.close()
+        ended.set()
+
+    with drive.lock:
+        drive.dirty.add(row_of(record("a"), 1), b"{}")
+        # the lock is held, so that it cannot be written yet
+        assert storage.watch(storage.cut, close) is not None
+    assert ended.wait(60)
+    assert names(path.parent) == ["jobs.db"]
+    assert found_in(path) == ["a"]
 
 
 @pytest.mark.slow  # SQLite asks again for a lock every 100 ms at the most
@@ -881,7 +898,7 @@ def test_a_read_keeps_no_log_from_getting_shorter(drive: Driven) -> None:
     drive.storage.read_result("a")
     drive.add("b")
     assert drive.storage._session is not None
-    assert checkpoint(drive.storage._session.writer.connection, patience_ms=1)
+    assert checkpoint(drive.storage._session._committer.connection, patience_ms=1)
 
 
 def test_nobody_reads_the_disk_under_a_shards_lock(drive: Driven) -> None:
