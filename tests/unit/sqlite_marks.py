@@ -1,5 +1,6 @@
 """A storage driven as `ops` drives it: one shard's lock and marks, and a cut of them."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,6 +58,8 @@ class Driven:
         self.lock = make_lock("shard 0", SHARD)
         self.dirty = Dirty(storage.marked)
         self._seq = 0
+        #: set by a cut
+        self.cut_made = threading.Event()
         # what the tests are about is not whether the disk keeps what it is told to
         storage._session._committer.connection.execute(  # type: ignore[union-attr]
             "PRAGMA synchronous = OFF"
@@ -66,6 +69,7 @@ class Driven:
     def _collect(self, cut: Cut) -> None:
         with self.lock:
             self.dirty.swap(cut())
+        self.cut_made.set()
 
     def add(
         self,

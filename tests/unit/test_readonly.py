@@ -714,6 +714,23 @@ def test_a_missing_result_has_made_room(path: Path) -> None:
         open_readonly(path).get_result("a")
 
 
+def test_a_damaged_id_does_not_end_a_walk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bunqueue_py.readonly._PAGE", 2)
+    view = damaged(path, "UPDATE jobs SET id = CAST(x'62ff' AS TEXT) WHERE id = 'b'")
+    assert [job.id for job in view.iter_jobs("emails")] == ["a", "c"]
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE jobs SET id = CAST(id || x'ff' AS TEXT)")
+        connection.commit()
+    assert list(view.iter_jobs("emails")) == []
+
+
+def test_dead_letters_come_in_the_order_in_which_they_failed(path: Path) -> None:
+    with driven(path) as drive:
+        for job_id, at in (("a", 3), ("b", 1), ("c", 2)):
+            drive.add(record(job_id, state=FAILED, at=at))
+    assert [entry.job.id for entry in open_readonly(path).dlq_entries("emails")] == ["b", "c", "a"]
+
+
 def test_a_dead_letter_of_which_little_is_known_is_shown(path: Path) -> None:
     with driven(path) as drive:
         drive.add(record("a", state=FAILED))

@@ -37,6 +37,8 @@ from bunqueue_py.model.rows import (
 )
 from bunqueue_py.storage.sqlite import lookup as lookup_module
 from bunqueue_py.storage.sqlite import recovery
+from bunqueue_py.storage.sqlite import session as session_module
+from bunqueue_py.storage.sqlite.commits import Committer
 from bunqueue_py.storage.sqlite.lookup import Lookup, read_job, read_result
 from bunqueue_py.storage.sqlite.opening import checkpoint
 from bunqueue_py.storage.sqlite.rows import UndecodableRowError
@@ -353,13 +355,11 @@ def test_a_python_with_an_old_sqlite_is_refused_before_anything_is_made(
 def test_a_failure_while_opening_is_explained_and_frees_the_file(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bunqueue_py.storage.sqlite import session
-
     def fail(*_: object) -> None:
         raise sqlite3.OperationalError("disk I/O error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(session, "take_in_unflushed", fail)
+        patched.setattr(session_module, "take_in_unflushed", fail)
         with pytest.raises(StorageError, match=r"jobs\.db.*reported a failure"):
             Driven(SqliteStorage(path))
     assert names(path.parent) == ["jobs.db"]
@@ -603,6 +603,24 @@ def test_a_place_that_was_given_is_taken_where_there_is_none_beside_the_file(
     storage.close()
 
 
+def test_a_close_that_could_not_write_everything_is_none_in_good_order(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    storage = SqliteStorage(path)
+    Driven(storage).add("a", admit=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(Committer, "commit", fail)
+        with pytest.raises(StorageError, match="1 changes are not in it"):
+            storage.close()
+    drive = Driven(storage)
+    assert not drive.clean
+    assert drive.ids == ["a"]
+    storage.close()
+
+
 @posix
 def test_the_log_of_a_file_that_took_its_place_is_left_alone(path: Path) -> None:
     storage = SqliteStorage(path)
@@ -657,14 +675,12 @@ def test_a_call_that_marked_just_before_the_close_may_still_ask_about_it(
 def test_a_close_without_the_mark_of_good_order_loses_nothing(
     path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bunqueue_py.storage.sqlite import session
-
     def fail(connection: sqlite3.Connection, path: str) -> None:
         connection.close()
         raise StorageFullError("no room")
 
     with monkeypatch.context() as patched:
-        patched.setattr(session, "close_database", fail)
+        patched.setattr(session_module, "close_database", fail)
         with driven(path) as drive:
             drive.add("a")
     assert "could not be marked as closed in good order" in caplog.text
@@ -697,6 +713,7 @@ def test_a_commit_that_hangs_keeps_the_file_until_it_has_ended(path: Path) -> No
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         drive.add("a")
+        assert drive.cut_made.wait(60)
         with pytest.raises(StorageError, match="a commit did not end in time"):
             storage.close(1)
         for refused in (storage, SqliteStorage(path)):
@@ -720,8 +737,17 @@ def test_a_forked_child_that_disowns_it_leaves_all_to_its_parent(path: Path) -> 
     storage.read_job("a")
 
     def child() -> None:
+        leaked: list[sqlite3.Connection] = []
+        session = storage._session
+        assert session is not None
+        open_ones = [session.lookup._connection, session._committer.connection]
+        for module in (session_module, lookup_module):
+            module.leak = leaked.append
         storage.disown()
+        assert leaked == open_ones
+        assert not session._ownership.held
         storage.disown()
+        assert storage._disowned is session
         storage.close()
         with pytest.raises(StorageLockedError) as caught:
             storage.open("json", OPTIONS, SystemClock())

@@ -15,7 +15,7 @@ from ...errors import StorageError
 from ...model.options import Options
 from ..base import Collect, Count
 from .commits import Committer
-from .connection import check_sqlite, connect_writable, explained, leak
+from .connection import connect_writable, explained, leak
 from .lookup import Lookup
 from .opening import check_serializer, close_database, open_database
 from .ownership import Ownership
@@ -43,7 +43,6 @@ def open_session(
 ) -> tuple[Session, list[tuple[str, str, Any]]]:
     """Owns, checks, makes or migrates the file, and takes in what an earlier process could not
     write; also returns what is in it beside jobs. On any error everything is as it was."""
-    check_sqlite()
     real = check_place(path, "path")
     places = Places(real, settings.unflushed_dir)
     _check_folder(places.folder)
@@ -135,22 +134,16 @@ class Session:
         self.jobs.close()
         try:
             self.lookup.close()
-            problem = self._let_go(problem)
+            lost = self._ownership.trouble()
+            if lost is not None and problem is None:
+                problem = StorageError(lost)
+            # who never got as far as writing knows no more than was known before
+            clean = problem is None and (self._started or self.clean)
+            _close(self._committer.connection, self.path, clean=clean)
         finally:
             self._ownership.release()
         if problem is not None:
             raise problem
-
-    def _let_go(self, problem: StorageError | None) -> StorageError | None:
-        connection, lost = self._committer.connection, self._ownership.trouble()
-        if lost is not None:
-            # SQLite removes the log by its name when it closes, and that may be another's now
-            leak(connection)
-            return problem or StorageError(lost)
-        # who never got as far as writing knows no more than was known before
-        clean = problem is None and (self._started or self.clean)
-        _close(connection, self.path, clean=clean)
-        return problem
 
     def disown(self) -> None:
         """See `Storage.disown`."""
