@@ -236,7 +236,7 @@ class Writer:
         began = self._now()
         before, problem = self._desk.failing, None
         with self._commit:
-            cut_before = self._desk.cut
+            self._desk.begin_attempt()
             try:
                 self._collect(self._begin_cut)
                 self._merge()
@@ -252,9 +252,7 @@ class Writer:
                 self.troubled = True
                 if before is None:
                     self._failing_since_ms = self._clock.timeline_ms()
-                # had not even the cut begun, an attempt that is forced would be forced for ever
-                vain = self._desk.cut == cut_before
-                tickets = self._desk.failed(problem, self._now(), last=vain)
+                tickets = self._desk.failed(problem, self._now())
             else:
                 self._failing_since_ms = None
                 tickets = self._desk.landed(cut, rows, began, self._now())
