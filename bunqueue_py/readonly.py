@@ -293,18 +293,19 @@ class ReadonlyManager:
         return self._walk(_queue_name(queue), _states(states))
 
     def _walk(self, queue: str, states: tuple[JobState, ...]) -> Iterator[Job]:
-        after: Any = ""
+        after = ""
         while True:
             now, last = self._clock.timeline_ms(), after
 
-            def page(connection: Connection, now: int = now, last: Any = last) -> list[Row]:
+            def page(connection: Connection, now: int = now, last: str = last) -> list[Row]:
                 return walk_jobs(connection, queue, states, now, after=last, limit=_PAGE)
 
             rows = self._read(page)
             yield from self._jobs(rows, now)
-            if len(rows) < _PAGE:
+            # a damaged id is no text, and nothing comes after it
+            after = next((row[0] for row in reversed(rows) if isinstance(row[0], str)), "")
+            if len(rows) < _PAGE or not after:
                 return
-            after = rows[-1][0]
 
     # -- dead letters ------------------------------------------------------------------------
 

@@ -102,6 +102,7 @@ class Bench:
         self.path = str(path)
         self.connections: list[FaultyConnection] = []
         self.connect_fault: BaseException | None = None
+        self.collect_fault: BaseException | None = None
         self.changes: list[None] = []
         opened = open_database(self.path).connection
         self.places = Places(self.path, folder)
@@ -135,6 +136,8 @@ class Bench:
         return self._faulty(connect_writable(self.path))
 
     def _collect(self, begin: Callable[[], list[Marks]]) -> None:
+        if self.collect_fault is not None:
+            raise self.collect_fault
         with self.lock:
             self.dirty.swap(begin())
 
@@ -178,7 +181,7 @@ class Bench:
         for connection in self.connections:
             connection.fault = None
             connection.gate.set()
-        self.connect_fault = None
+        self.connect_fault = self.collect_fault = None
         self.writer.close()
         for thread in threading.enumerate():
             if thread.name == "bunqueue-storage":

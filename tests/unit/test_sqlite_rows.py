@@ -238,6 +238,18 @@ def test_jobs_of_the_same_options_share_one_object_when_they_come_back() -> None
     assert decoder.row(stored(encoded(row_of(new_record(), 1))))[OPTIONS] is DEFAULT
 
 
+def test_rows_of_one_name_have_their_own_options() -> None:
+    rows = [row_of(new_record(Options(attempts=n)), n) for n in (3, 4, 4, 5)]
+    values: list[Any] = []
+    RowEncoder().add(rows, values)
+    assert [json.loads(meta)[1] for meta in values[7::10]] == [
+        "",
+        '{"attempts":4}',
+        '{"attempts":4}',
+        '{"attempts":5}',
+    ]
+
+
 def test_a_long_payload_and_result_are_not_in_the_row() -> None:
     record = new_record(data=b"x" * (INLINE_BYTES + 1))
     record.state, record.result_size = COMPLETED, INLINE_BYTES + 1
@@ -517,6 +529,7 @@ def test_too_few_variables_for_one_row_is_an_error() -> None:
         Statements(9)
 
 
+@pytest.mark.slow
 def test_sqlite_takes_as_many_variables_as_it_says() -> None:
     connection = sqlite3.connect(":memory:")
     limit = variable_limit(connection)

@@ -18,7 +18,7 @@ from bunqueue_py.storage.sqlite import commits, desk
 from bunqueue_py.storage.sqlite.desk import GROUP_WAIT, TIDY, WRITE, Desk
 from bunqueue_py.storage.sqlite.statements import MAX_ROWS
 from bunqueue_py.sync import LockOrderError, spawn
-from tests.unit.sqlite_faults import BUSY, IOERR, Bench
+from tests.unit.sqlite_faults import BUSY, IOERR, Bench, HurriedClock
 
 BIG = b"x" * (INLINE_BYTES + 1)
 
@@ -377,6 +377,20 @@ def test_flush_writes_everything_or_says_why_not(bench: Bench) -> None:
     assert bench.ids() == ["a", "b"]
 
 
+@pytest.mark.parametrize("with_thread", [True, False])
+def test_flush_says_so_even_if_no_cut_can_be_made(
+    make: Callable[..., Bench], with_thread: bool
+) -> None:
+    bench = make(threaded=with_thread)
+    bench.collect_fault = RuntimeError("a bug")
+    bench.add("a")
+    with pytest.raises(StorageError, match="writing failed with RuntimeError: a bug"):
+        bench.writer.flush()
+    bench.collect_fault = None
+    bench.writer.flush()
+    assert bench.ids() == ["a"]
+
+
 def test_without_a_thread_admit_writes(bench: Bench) -> None:
     bench.add("a")
     bench.writer.admit()
@@ -583,7 +597,7 @@ def test_nobody_waits_while_all_changes_are_young(threaded: Bench) -> None:
 def test_whoever_marks_waits_behind_too_many_rows(threaded: Bench) -> None:
     stuck(threaded)
     threaded.clock.now -= 0.1
-    threaded.add_many(desk.CUT_ROWS + 1)
+    threaded.add_many(int(threaded.writer._desk.room) + 1)
     thread, got = in_thread(push(threaded))
     assert threaded.clock.endless.acquire(timeout=60)
     assert got == []
@@ -718,6 +732,82 @@ def test_nobody_is_waited_for_longer_than_that(table: Desk) -> None:
     assert table.due(5.1 + 2 * GROUP_WAIT) == (WRITE, 0.0)
 
 
+def test_those_who_may_come_back_are_waited_for_before_their_tickets_are_there(
+    table: Desk,
+) -> None:
+    for _ in range(3):
+        table.watch(1, tell, force=False)
+    table.begin_cut()
+    table.landed(1, 3, 5.0, 5.1)
+    table.marked(5.1)  # the first one is back; in a moment it will wait
+    assert table.due(5.1) == (WRITE, pytest.approx(GROUP_WAIT))
+    # nobody came
+    assert table.due(5.1 + GROUP_WAIT) == (WRITE, pytest.approx(0.01 - GROUP_WAIT))
+
+
+def test_a_ticket_rings_as_soon_as_nobody_else_is_waited_for(table: Desk) -> None:
+    clock = HurriedClock()
+    for _ in range(3):
+        table.watch(1, tell, force=False)
+    table.sleep(clock, None)  # rung by those
+    table.begin_cut()
+    table.landed(1, 3, 5.0, 5.1)
+    table.marked(5.1)
+    table.due(5.1)
+    table.watch(2, tell, force=False)
+    table.sleep(clock, GROUP_WAIT)  # by time: two more are waited for
+    assert clock.now == pytest.approx(1000 + GROUP_WAIT)
+    table.begin_cut()
+    table.landed(2, 1, 5.1, 5.2)
+    table.marked(5.2)
+    table.due(5.2)
+    table.watch(3, tell, force=False)
+    table.sleep(clock, 10)  # by the bell
+    assert clock.now == pytest.approx(1000 + GROUP_WAIT)
+
+
+def test_a_late_ticket_rings_although_several_were_served_once(table: Desk) -> None:
+    clock = HurriedClock()
+    for _ in range(3):
+        table.watch(1, tell, force=False)
+    table.sleep(clock, None)
+    table.begin_cut()
+    table.landed(1, 3, 5.0, 5.1)
+    table.marked(6.0)
+    table.due(6.0)
+    table.watch(2, tell, force=False)
+    table.sleep(clock, 10)
+    assert clock.now == 1000
+
+
+def test_a_forced_attempt_is_not_answered_by_the_one_before(table: Desk) -> None:
+    table.marked(5.0)
+    table.watch(1, tell, force=False)
+    table.begin_attempt()
+    table.begin_cut()
+    forced = table.watch(1, tell, force=True)
+    refused = table.failed(StorageError("no"), 5.1)
+    assert forced is not None
+    assert forced not in refused
+    assert len(refused) == 1
+    assert table.due(5.1) == (WRITE, 0.0)
+    table.begin_attempt()
+    assert table.failed(StorageError("no"), 5.2) == [forced]
+    assert table.due(5.2) == (WRITE, pytest.approx(2 * desk.FIRST_RETRY))
+
+
+def test_after_a_success_the_next_failure_is_tried_again_soon(table: Desk) -> None:
+    for _ in range(5):
+        table.begin_cut()
+        table.failed(StorageError("no"), 5.0)
+    assert table.due(5.0) == (WRITE, pytest.approx(16 * desk.FIRST_RETRY))
+    table.begin_cut()
+    table.landed(6, 1, 5.0, 5.1)
+    table.begin_cut()
+    table.failed(StorageError("no"), 6.0)
+    assert table.due(6.0) == (WRITE, pytest.approx(desk.FIRST_RETRY))
+
+
 def test_there_is_room_for_what_is_written_in_half_of_the_lag(table: Desk) -> None:
     assert table.room == desk.CUT_ROWS
     for _ in range(50):
@@ -725,9 +815,11 @@ def test_there_is_room_for_what_is_written_in_half_of_the_lag(table: Desk) -> No
     assert table.room == pytest.approx(5000, rel=0.01)
     for _ in range(50):
         table.landed(1, 100, 5.0, 5.1)
-    assert table.room == desk.CUT_ROWS
+    assert table.room == desk.MIN_ROOM
+    table.landed(1, 10_000, 5.0, 5.1)
+    room = table.room
     table.landed(1, 1, 5.0, 6.0)  # says nothing about how fast it could be
-    assert table.room == desk.CUT_ROWS
+    assert table.room == room > desk.MIN_ROOM
 
 
 # -- the log and the space -------------------------------------------------------------------------
@@ -760,21 +852,48 @@ def test_the_log_does_not_grow_while_nobody_reads(bench: Bench) -> None:
 
 
 @pytest.mark.usefixtures("small_bounds")
+def test_the_thread_sees_to_the_log_between_its_commits(threaded: Bench) -> None:
+    for number in range(40):
+        threaded.add(*(f"{number}-{i}" for i in range(50)), data=bytes(1000))
+        threaded.writer.flush()
+        # never idle: what tidies up then is not what is tried here
+        threaded.clock.now -= 10
+    assert wal_bytes(threaded) < 300_000
+
+
+@pytest.mark.usefixtures("small_bounds")
 def test_a_reader_that_stays_makes_the_log_grow_and_it_is_said(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_much(bench, 1)
+    for content in (b"x", b"z"):  # once is not for ever
+        caplog.clear()
+        reader = sqlite3.connect(bench.path)
+        reader.execute("BEGIN")
+        reader.execute("SELECT COUNT(*) FROM jobs").fetchone()
+        write_much(bench, 30, content)
+        assert bench.writer.health().log_bytes > commits.LOG_BOUND_BYTES
+        # at each doubling
+        assert caplog.text.count("the write-ahead log has grown") in (2, 3)
+        reader.close()
+        write_much(bench, 10, b"y")
+        assert wal_bytes(bench) <= commits.LOG_BOUND_BYTES
+        bench.writer._committer.tidy()
+        assert wal_bytes(bench) == 0
+
+
+@pytest.mark.usefixtures("small_bounds")
+def test_a_reader_does_not_hold_up_the_writer_for_long(bench: Bench) -> None:
     reader = sqlite3.connect(bench.path)
     reader.execute("BEGIN")
     reader.execute("SELECT COUNT(*) FROM jobs").fetchone()
-    write_much(bench, 30)
-    assert bench.writer.health().log_bytes > commits.LOG_BOUND_BYTES
-    assert caplog.text.count("the write-ahead log has grown") == 3  # at each doubling
+    write_much(bench, 15)
     reader.close()
-    write_much(bench, 10, b"y")
-    assert wal_bytes(bench) <= commits.LOG_BOUND_BYTES
-    bench.writer._committer.tidy()
-    assert wal_bytes(bench) == 0
+    pragmas = [text for text in bench.connection.executed if text.startswith("PRAGMA")]
+    cut_off = pragmas.index("PRAGMA wal_checkpoint")
+    while pragmas[cut_off - 1] != f"PRAGMA busy_timeout={commits.PATIENCE_MS}":
+        cut_off = pragmas.index("PRAGMA wal_checkpoint", cut_off + 1)
+    assert pragmas[cut_off + 1] == "PRAGMA busy_timeout=5000"
 
 
 @pytest.mark.usefixtures("small_bounds")

@@ -16,6 +16,9 @@ from ...sync import LEAF, make_lock
 CUT_ROWS = 1000
 """As many rows are written at once, before the interval is over."""
 
+MIN_ROOM = 250
+"""As many rows may always be unwritten, however slow the disk."""
+
 FIRST_RETRY = 0.1
 LAST_RETRY = 30.0
 IDLE_AFTER = 1.0
@@ -32,7 +35,7 @@ _MIN_ROWS = 64
 
 class Ticket:
     """A wait for a cut to be on disk. `tell` is called once, with no lock held; `error` says by
-    then why it is not there (`None`: it is). Only a commit from the cut `tried_from` on decides."""
+    then why it is not there (`None`: it is). An attempt before `tried_from` does not decide."""
 
     __slots__ = ("cut", "error", "tell", "tried_from")
 
@@ -56,6 +59,7 @@ class Desk:
 
     __slots__ = (
         "_asleep",
+        "_attempt",
         "_backoff",
         "_bell",
         "_expected",
@@ -94,6 +98,7 @@ class Desk:
         self.flight_at: float | None = None
         self.room = float(CUT_ROWS)
         self._hurry = False
+        self._attempt = 0
         self._tickets: list[Ticket] = []
         self._expected = 0
         self._expected_until = 0.0
@@ -150,7 +155,7 @@ class Desk:
         with self._lock:
             if self.committed >= cut:
                 return None
-            ticket = Ticket(cut, tell, self.cut if force else 0)
+            ticket = Ticket(cut, tell, self._attempt + 1 if force else 0)
             if self.failing is not None and not force:
                 ticket.error = self.failing
                 return ticket
@@ -209,6 +214,11 @@ class Desk:
                 self._bell.acquire(False)
                 self._rung = False
 
+    def begin_attempt(self) -> None:
+        """Writing is tried from here on."""
+        with self._lock:
+            self._attempt += 1
+
     def begin_cut(self) -> None:
         """What is marked from here on is in the next cut; with all shards held."""
         with self._lock:
@@ -228,7 +238,7 @@ class Desk:
             self._forced = False
             if rows >= _MIN_ROWS and now > began:
                 able = rows / (now - began) * self.max_lag / 2
-                self.room = max(CUT_ROWS, self.room + _SMOOTHING * (able - self.room))
+                self.room = max(MIN_ROOM, self.room + _SMOOTHING * (able - self.room))
             if rows:
                 self._tidy_at = now + IDLE_AFTER
             served = [ticket for ticket in self._tickets if ticket.cut <= cut]
@@ -246,9 +256,9 @@ class Desk:
             self.failing = error
             self._backoff = min(LAST_RETRY, self._backoff * 2 or FIRST_RETRY)
             self._retry_at = now + self._backoff
-            until = self.cut + last
-            refused = [ticket for ticket in self._tickets if ticket.tried_from < until]
-            self._tickets = [ticket for ticket in self._tickets if ticket.tried_from >= until]
+            until = self._attempt + last
+            refused = [ticket for ticket in self._tickets if ticket.tried_from <= until]
+            self._tickets = [ticket for ticket in self._tickets if ticket.tried_from > until]
             self._forced = bool(self._tickets)
             for ticket in refused:
                 ticket.error = error
