@@ -423,12 +423,11 @@ def test_a_worker_reports_an_outcome_that_is_not_on_disk_and_goes_on(
         if job.data == 3:
             raise ValueError("no")
 
-    worker = Worker("q", handler, manager=manager, prefetch=4, autorun=False)
+    worker = Worker("q", handler, manager=manager, prefetch=4)
     worker.on("completed", lambda job, result: told.append(("completed", job.data)))
     worker.on("failed", lambda job, error, again: told.append(("failed", again)))
     worker.on("error", lambda error: told.append(("error", error.accepted)))
     with worker:
-        worker.start()
         manager.wait_until_empty("q", 60)
     assert [state for _, state in told if state is True] == [True] * 4
     assert [n for kind, n in told if kind == "completed"] == [0, 1, 2]
@@ -507,18 +506,20 @@ def test_new_jobs_and_all_jobs_after_a_minute_are_handed_out_at_once(
     clock = VirtualClock()
     storage = SqliteStorage(crashed)
     with QueueManager(storage, clock=clock, background=False) as manager:
-        clock.advance(1)
+        clock.advance(seconds=1)
         manager.push("fresh", 1)
         failing(manager, disk)
         assert manager.pull("fresh") is not None
         with pytest.raises(StorageError):
             manager.pull("q")
-        clock.advance(60)
+        clock.advance(seconds=60)
         held = manager.pull("q")
         assert held is not None
         assert held.data == "old"
+        disk.mend()
 
 
+@pytest.mark.slow
 def test_a_job_that_kills_its_process_at_once_is_charged_each_time(tmp_path: Path) -> None:
     import subprocess
     import sys
