@@ -7,6 +7,7 @@ from ..model.job import ACTIVE, COMPLETED, FAILED, GATED, JobRecord
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
+from .commit import keep_up
 from .finish import emit, forget, ran_dry, removed, resolve
 from .mark import mark_queue
 from .query import queue_of
@@ -68,6 +69,7 @@ def drain(state: State, queue_name: str, *, delayed: bool) -> int:
                 ran_dry(state, queue, now)
             shard.gate = OPEN
         shard.call_after()
+        keep_up(state)
         if done:
             break
     return gone
@@ -110,6 +112,7 @@ def obliterate(state: State, queue_name: str, *, force: bool) -> int:
         queue.settle_idle()
         shard.gate = OPEN
     shard.call_after()
+    keep_up(state)
     return len(records)
 
 
@@ -135,6 +138,7 @@ def remove(state: State, job_id: str, of: str | None = None) -> None:
             ran_dry(state, queue, now)
         shard.gate = OPEN
     shard.call_after()
+    keep_up(state)
 
 
 def retry(state: State, job_id: str, of: str | None = None) -> None:
@@ -160,6 +164,7 @@ def retry(state: State, job_id: str, of: str | None = None) -> None:
         revive(state, queue, record, now)
         shard.gate = OPEN
     shard.call_after()
+    keep_up(state)
 
 
 def find(state: State, job_id: str, of: str | None) -> tuple[JobRecord, QueueState]:
