@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.storage_check import check_storage
 
 from bunqueue_py import QueueManager, SqliteStorage
 from bunqueue_py import manager as manager_module
+from tests.storage_check import check_storage
 
 
 @pytest.fixture(autouse=True)
