@@ -75,7 +75,9 @@ def build_state(
         dumps=config.serializer.dumps,
         loads=config.serializer.loads,
         snapshot=snapshot,
-        options=OptionsCache(config.max_timeline),
+        options=OptionsCache(
+            config.max_timeline, persistent=storage is not None and storage.persistent
+        ),
         index={},
         queues={},
         shards=ShardMap(config.shard_count()),

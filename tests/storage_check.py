@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import Any
 
 from bunqueue_py import QueueManager
+from bunqueue_py.model.claim import Claim
 from bunqueue_py.model.job import COMPLETED
 from bunqueue_py.model.rows import (
     CLAIM,
@@ -21,7 +22,8 @@ from bunqueue_py.model.rows import (
     JobRow,
     row_of,
 )
-from bunqueue_py.ops.mark import QUEUE_KIND
+from bunqueue_py.ops.mark import QUEUE_KIND, held_body
+from bunqueue_py.shard.dirty import HELD_KIND, held_name
 from bunqueue_py.shard.keys import seq_of
 from bunqueue_py.shard.settings import settings_body
 from bunqueue_py.storage.sqlite.meta import options_text
@@ -55,10 +57,17 @@ def check_storage(manager: QueueManager, path: str) -> None:
             stored = row[RESULT] if len(result) <= INLINE_BYTES else apart[job_id]
             assert stored == result, "result on disk"
         elif row[RESULT_SIZE] < 0:
-            assert row[RESULT] is None and job_id not in apart, "a result that is none"
+            assert row[RESULT] is None, "a result that is none"
+            assert job_id not in apart, "a result that is none, apart"
     assert apart.keys() <= found.keys(), "a result without a job"
     for queue in state.queues.values():
-        assert rest.pop((QUEUE_KIND, queue.name), None) == _as_json(settings_body(queue))
+        on_disk = _that_matter(rest.pop((QUEUE_KIND, queue.name), None), now)
+        assert on_disk == _that_matter(_as_json(settings_body(queue)), now), "settings"
+        for holder in queue.unique_keys.gone():
+            key = (HELD_KIND, held_name(queue.name, holder.unique_key or ""))
+            assert isinstance(holder.claim, Claim), "a job that is gone holds a key"
+            assert rest.pop(key, None) == held_body(holder.id, holder.claim), "a held key"
+    assert not rest, "something on disk of which memory knows nothing"
 
 
 def _same(disk: tuple[Any, ...], memory: tuple[Any, ...], job_id: str) -> None:
@@ -82,13 +91,40 @@ def _bare(row: JobRow, now: int) -> tuple[Any, ...]:
     if row[3] == 0 and row[RUN_AT] <= now:
         parts[ENTERED] = parts[RUN_AT] = 0
     if side is not None:
+        # the stacks of earlier runs are not kept
+        attempts = tuple(row._replace(failure=row.failure._replace(stack=())) for row in side[1])
         letter = side[6]
         # a letter's moments follow from the settings
-        side = (*side[:6], letter and (letter[0], letter[3]), *side[7:])
+        side = (side[0], attempts, *side[2:6], letter and (letter[0], letter[3]), *side[7:])
         if not any(part for i, part in enumerate(side) if i != 11):
             side = None if side[11] is None else side
     parts[SIDE], parts[CLAIM] = side, claim
     return tuple(parts)
+
+
+def _that_matter(body: dict[str, Any] | None, now: int) -> dict[str, Any]:
+    """The settings but for those that have ended by time: memory lets them go when it next looks,
+    and the row tells when they ended."""
+    matter = dict(body or {})
+    limits = _live(matter.pop("limits", {}), now)
+    if limits:
+        matter["limits"] = limits
+    groups = {
+        name: {"paused": parts["paused"], "limits": _live(parts["limits"], now)}
+        for name, parts in matter.pop("groups", {}).items()
+    }
+    groups = {name: parts for name, parts in groups.items() if any(parts.values())}
+    return {**matter, "groups": groups} if groups else matter
+
+
+def _live(limits: dict[str, Any], now: int) -> dict[str, Any]:
+    limits = dict(limits)
+    if limits.get("cool_until", now) <= now:
+        limits.pop("cool_until", None)
+    if limits.get("ends") is not None and limits["ends"] <= now:
+        for part in ("max", "per", "ends"):
+            del limits[part]
+    return limits
 
 
 def _as_json(value: Any) -> Any:

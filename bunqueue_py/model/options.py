@@ -19,6 +19,7 @@ from .checks import checked_int as checked_int
 from .checks import checked_name as checked_name
 from .checks import checked_queue_name as checked_queue_name
 from .claim import AnyClaim
+from .import_path import checked_importable
 from .own import NAMED, Own, checked_key, own_options
 
 MAX_PRIORITY = 1_000_000
@@ -156,14 +157,16 @@ class JobSpec:
 
 class OptionsCache:
     """Leaf noun: turns keyword arguments into shared `Options` objects, at most 1,024 of them.
+    `persistent`: functions among them must be such as can be kept by name.
 
     Needs no lock: single dictionary operations, and a lost race builds one object twice.
     """
 
-    __slots__ = ("_made", "_max_timeline", "default", "names")
+    __slots__ = ("_made", "_max_timeline", "_persistent", "default", "names")
 
-    def __init__(self, max_timeline: int = 20) -> None:
+    def __init__(self, max_timeline: int = 20, *, persistent: bool = False) -> None:
         self._max_timeline = max_timeline
+        self._persistent = persistent
         self.default = Options(max_timeline=max_timeline)
         self._made: dict[tuple[Any, ...], Options] = {}
         self.names: dict[str, str] = {}
@@ -226,12 +229,18 @@ class OptionsCache:
                 key = (*given.items(), *map(type, given.values()))
             shared = self._made.get(key)
         except TypeError:  # an unhashable value: validate it the slow way, every time
-            return _shared(given, self._max_timeline)
+            return self._shared(given)
         if shared is None:
-            shared = _shared(given, self._max_timeline)
+            shared = self._shared(given)
             if len(self._made) >= _CACHE_SIZE:
                 self._made.clear()
             self._made[key] = shared
+        return shared
+
+    def _shared(self, given: dict[str, Any]) -> Options:
+        shared = _shared(given, self._max_timeline)
+        if self._persistent and shared.backoff.fn is not None:
+            checked_importable(shared.backoff.fn, "backoff")
         return shared
 
     def with_lifo(self, options: Options, lifo: bool) -> Options:

@@ -9,7 +9,7 @@ from ..shard.shard import BROKEN, OPEN
 from ..shard.unique_keys import key_conflict, key_of
 from ..state import State
 from .finish import removed
-from .mark import mark, mark_key_free
+from .mark import mark
 from .recover import check_open, enter
 
 
@@ -42,8 +42,6 @@ def release(state: State, queue_name: str, key: str) -> bool:
         taken = queue.unique_keys.release(key, now)
         if owner is not None and owner.state != REMOVED:
             mark(queue, owner)
-        elif owner is not None:
-            mark_key_free(queue, key)
         shard.gate = OPEN
     return taken
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from ..model.claim import Claim
 from ..model.job import COMPLETED, JobRecord
 from ..model.rows import INLINE_BYTES, row_of
+from ..shard.dirty import HELD_KIND, held_name
 from ..shard.keys import seq_of
 from ..shard.queue_state import QueueState
 from ..shard.settings import settings_body
 from ..state import State
 
 QUEUE_KIND = "queue"
-HELD_KIND = "held_key"
 
 
 def mark_new(queue: QueueState, record: JobRecord) -> None:
@@ -61,19 +61,23 @@ def mark_gone(queue: QueueState, record: JobRecord, *, whole: bool = False) -> N
         return
     data_size = INLINE_BYTES + 1 if whole else len(record.data)
     dirty.tombstone(record.id, data_size, data_size if whole else record.result_size)
-    claim, key = record.claim, record.unique_key
-    if key is None or not isinstance(claim, Claim) or not claim.held:
+    if record.unique_key is not None:
+        mark_held(queue, record)
+
+
+def mark_held(queue: QueueState, record: JobRecord) -> None:
+    """The record is gone, or about to be: the key that it holds on, if it does, is as it is now.
+    That it no longer holds it, the keys themselves mark."""
+    dirty, claim, key = queue.shard.dirty, record.claim, record.unique_key
+    if dirty is None or key is None or not isinstance(claim, Claim) or not claim.held:
         return
     if queue.unique_keys.owners.get(key) is record:
-        body = [record.id, claim.ttl_ms, claim.mode, claim.until_ms]
-        dirty.keep(HELD_KIND, held_name(queue.name, key), body)
+        dirty.keep(HELD_KIND, held_name(queue.name, key), held_body(record.id, claim))
 
 
-def mark_key_free(queue: QueueState, key: str) -> None:
-    """The key was held by a job that is gone, and is no longer."""
-    dirty = queue.shard.dirty
-    if dirty is not None:
-        dirty.keep(HELD_KIND, held_name(queue.name, key), None)
+def held_body(job_id: str, claim: Claim) -> list[object]:
+    """A key's claim that outlives its job, as something that JSON can hold."""
+    return [job_id, claim.ttl_ms, claim.mode, claim.until_ms]
 
 
 def mark_queue(queue: QueueState) -> None:
@@ -89,8 +93,3 @@ def mark_all(state: State, queue: QueueState, record: JobRecord) -> None:
     if dirty is not None:
         result = state.results.get(record.id) if record.state == COMPLETED else None
         dirty.restore(row_of(record, seq_of(record) or 0, result), record.data, result)
-
-
-def held_name(queue: str, key: str) -> str:
-    """What a held key is called on disk. A queue's name has no NUL."""
-    return f"{queue}\0{key}"

@@ -20,7 +20,7 @@ from .deduplicate import take_key
 from .draft import NO_OPTIONS, draft, draft_batch
 from .draft import encode as encode
 from .finish import emit, forget
-from .mark import mark, mark_new
+from .mark import mark, mark_held, mark_new
 from .recover import enter
 
 _WAITING, _PRIORITIZED = JobState.WAITING, JobState.PRIORITIZED
@@ -296,9 +296,11 @@ def _admit(
     else:
         holder = _apply_own(state, queue, record, own, now)
         if holder is not None:
+            # its claim may last longer now
             if holder.state != REMOVED:
-                # its claim may last longer now
                 mark(queue, holder)
+            else:
+                mark_held(queue, holder)
             if state.events.any:
                 emit(state, queue, "duplicated", holder.id, now)
             return holder, queue.state_of(holder, now, state.wall())

@@ -13,7 +13,7 @@ from ..shard.shard import BROKEN, OPEN, FinishedHeads, Shard
 from ..shard.stalls import watch
 from ..state import State
 from .finish import forget, resolve
-from .mark import mark_all, mark_gone, mark_queue
+from .mark import mark_all, mark_gone, mark_held, mark_queue
 
 _log = logging.getLogger("bunqueue_py.recover")
 _REBUILT = "an exception broke off a critical section; shard %d was rebuilt from its records"
@@ -46,6 +46,8 @@ def rebuild(state: State, shard: Shard) -> None:
             mark_queue(queue)
             for record in queue.records():
                 mark_all(state, queue, record)
+            for record in queue.unique_keys.gone():
+                mark_held(queue, record)
     shard.gate = OPEN
 
 

@@ -12,6 +12,7 @@ from ..model.failure import Failure, bounded
 from ..model.job import ACTIVE, Delivery, JobRecord
 from ..model.rows import ID, QUEUE, SEQ, JobRow, record_from
 from ..model.window import RateWindow
+from ..shard.dirty import HELD_KIND
 from ..shard.keys import departed_key
 from ..shard.queue_state import QueueState
 from ..shard.settings import restore_settings
@@ -24,7 +25,7 @@ from .careful import CAREFUL_MS
 from .fail import end_run, wait_before_retry
 from .finish import finalize
 from .give_back import give_back
-from .mark import HELD_KIND, QUEUE_KIND, mark, mark_new
+from .mark import QUEUE_KIND, mark, mark_new
 from .recover import make_anew
 from .retention import trim
 
@@ -123,9 +124,12 @@ def _restore_rest(state: State, kind: str, key: str, body: Any, now: int) -> Non
     elif kind == HELD_KIND:
         name, _, held = key.partition("\0")
         job_id, ttl_ms, mode, until_ms = body
-        queue = _queue_of(state, name)
+        dirty = state.shards.of(name).dirty
         if until_ms is not None and until_ms > now:
+            queue = _queue_of(state, name)
             queue.unique_keys.hold_for(_gone(state, queue, job_id, held, ttl_ms, mode, until_ms))
+        elif dirty is not None:
+            dirty.keep(kind, key, None)
 
 
 def _gone(

@@ -17,6 +17,13 @@ from ..model.rows import (
     with_result_of,
 )
 
+HELD_KIND = "held_key"
+
+
+def held_name(queue: str, key: str) -> str:
+    """What a key that a job which is gone holds is called on disk. A queue's name has no NUL."""
+    return f"{queue}\0{key}"
+
 
 class Dirty:
     """The latest value of everything that changed since the last cut. Each verb is O(1).

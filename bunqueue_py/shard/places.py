@@ -10,6 +10,7 @@ from ..model.settings import StallSettings
 from ..types import ANY, GroupChoice
 from .dead_letters import DeadLetters
 from .delayed import DelayedIndex
+from .dirty import HELD_KIND, held_name
 from .finished import Finished
 from .groups import Groups
 from .keys import seq_of
@@ -81,7 +82,7 @@ class Places:
         self.waiters = Waiters()
         self.empty_waiters: list[Waiter] = []
         # not among what clear() empties: it knows keys whose records are gone
-        self.unique_keys = UniqueKeys()
+        self.unique_keys = UniqueKeys(None if shard.dirty is None else self._key_freed)
         self.stalls = StallSettings()
         self.dead = DeadLetters()
         self.clear()
@@ -98,6 +99,11 @@ class Places:
         self.custom_ids: dict[str, JobRecord] = {}
         if self.groups is not None:
             self.groups.clear_jobs()
+
+    def _key_freed(self, key: str) -> None:
+        """A job that is gone holds the key no longer."""
+        if self.shard.dirty is not None:
+            self.shard.dirty.keep(HELD_KIND, held_name(self.name, key), None)
 
     # -- pending jobs ------------------------------------------------------------------------
 

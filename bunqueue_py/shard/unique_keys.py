@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from ..model.claim import EXTEND, LOST, REPLACE, Claim, is_held
-from ..model.job import ACTIVE, JobRecord
+from ..model.job import ACTIVE, REMOVED, JobRecord
 
 if TYPE_CHECKING:
     from .queue_state import QueueState
@@ -29,11 +29,14 @@ class UniqueKeys:
     by expiry from which every newly taken one clears up to two expired ones away; so there are
     never more expired ones than there were unexpired ones before. All verbs are O(1), but for the
     O(log n) of a held key.
+
+    `freed` is called with a key before it leaves a job that is gone, whose row nobody else marks.
     """
 
-    __slots__ = ("held", "numbers", "owners")
+    __slots__ = ("freed", "held", "numbers", "owners")
 
-    def __init__(self) -> None:
+    def __init__(self, freed: Callable[[str], None] | None = None) -> None:
+        self.freed = freed
         self.owners: dict[str, JobRecord] = {}
         self.held: list[HeldEntry] = []
         self.numbers = 0
@@ -67,6 +70,8 @@ class UniqueKeys:
         now. Returns the pending job that had it until now, for the caller to remove; an active
         one keeps running without it."""
         prior = self.owners.get(key_of(record))
+        if prior is not None:
+            self._leaves(prior)
         self.take_new(record, now)
         if prior is None or prior is record or not stands(prior, now):
             return None
@@ -103,6 +108,7 @@ class UniqueKeys:
         if owner is None:
             return False
         taken = stands(owner, now)
+        self._leaves(owner)
         # first: a claim that no longer stands does not get its key back in a rebuild
         _lose(owner)
         del self.owners[key]
@@ -134,9 +140,21 @@ class UniqueKeys:
                 replaced.append(prior)
             else:
                 _lose(prior)
+        for key, record in self.owners.items():
+            if owners.get(key) is not record:
+                self._leaves(record)
         self.owners = owners
         self._sweep()
         return replaced
+
+    def gone(self) -> list[JobRecord]:
+        """The records of jobs that are gone and have a key still. O(keys)."""
+        return [record for record in self.owners.values() if record.state == REMOVED]
+
+    def _leaves(self, owner: JobRecord) -> None:
+        """The owner's key is about to leave it."""
+        if self.freed is not None and owner.state == REMOVED:
+            self.freed(key_of(owner))
 
     def _hold(self, record: JobRecord, now: int) -> None:
         until = _until(record)
@@ -157,6 +175,7 @@ class UniqueKeys:
             if stands(record, now):
                 heappush(self.held, (_until(record), number, record))
             else:
+                self._leaves(record)
                 del self.owners[key]
         heappop(self.held)
 
