@@ -51,7 +51,7 @@ def restore(state: State, recovered: Recovered) -> None:
     for shard in state.shards.shards:
         with shard.lock:
             shard.gate = BROKEN
-            make_anew(state, shard)
+            make_anew(state, shard, numbered=True)
             shard.gate = OPEN
     _end_lost(state, lost, clean=recovered.clean)
     _bury(state, broken)
