@@ -85,7 +85,7 @@ class Ledger:
             if self.jobs[n].dropped:
                 self.put(n, None)
             else:
-                self.change(n, state=COMPLETED, result=size, key=None)
+                self.change(n, state=COMPLETED, result=size)
 
     def _fail(self, op: Op) -> None:
         self.put(op["n"], after_run(self.jobs[op["n"]], final=op["final"]))
@@ -103,8 +103,8 @@ class Ledger:
         self.change(op["n"], priority=op["to"])
 
     def _revive(self, op: Op) -> None:
-        for n in self.numbers(op["q"], FAILED):
-            self.change(n, state=PENDING, attempts=0)
+        if op["end"]["revived"]:
+            self.change(op["n"], state=PENDING, attempts=0)
 
     def _drain(self, op: Op) -> None:
         for n in self.numbers(op["q"], PENDING):
@@ -118,7 +118,7 @@ def after_run(entry: Entry, *, final: bool = False) -> Entry:
     """What a run that ended badly makes of its job."""
     attempts = entry.attempts + 1
     if final or attempts >= entry.of:
-        return entry._replace(state=FAILED, attempts=attempts, key=None)
+        return entry._replace(state=FAILED, attempts=attempts)
     return entry._replace(state=PENDING, attempts=attempts)
 
 
@@ -238,7 +238,7 @@ def _outcomes(op: Op, ledger: Ledger, disk: dict[int, Entry]) -> Iterator[Op]:
             missing = {job["n"] for job in op["jobs"]} - known
             yield {**op, "end": {"duplicates": list(missing)}}
     else:
-        yield op
+        yield {**op, "end": {"revived": True}}
 
 
 def _is(disk: dict[int, Entry], n: int, state: int) -> bool:

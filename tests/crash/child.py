@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 from bunqueue_py import Ack, Backoff, Deduplication, JobSpec, ManagerConfig, QueueManager
+from bunqueue_py.errors import DuplicateJobError, JobStateError
 from bunqueue_py.model.job import ACTIVE, FAILED, PENDING
 from bunqueue_py.model.options import JobOptions
 from bunqueue_py.ops import cut
@@ -288,9 +289,16 @@ class Actor:
             )
 
     def revive(self, queue: str) -> None:
-        self.do(
-            {"op": "revive", "q": queue}, lambda: (None, self.manager.dlq_retry_all(queue))
-        )
+        n = self.some(queue, FAILED)
+        if n is not None:
+
+            def call() -> tuple[Any, None]:
+                try:
+                    return {"revived": self.manager.dlq_retry(queue, self.ids[n])}, None
+                except (DuplicateJobError, JobStateError):  # its key or custom id is another's now
+                    return {"revived": False}, None
+
+            self.do({"op": "revive", "q": queue, "n": n}, call)
 
     def drain(self, queue: str) -> None:
         self.do({"op": "drain", "q": queue}, lambda: (None, self.manager.drain(queue)))
@@ -308,7 +316,7 @@ WEIGHTS = {
     "remove": 3,
     "update": 4,
     "priority": 3,
-    "revive": 1,
+    "revive": 2,
     "drain": 0.3,
     "flush": 1,
 }

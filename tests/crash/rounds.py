@@ -97,7 +97,9 @@ def plan_of(seed: int) -> dict[str, Any]:
     """Where the round of that seed is killed."""
     rng = random.Random(seed)
     plan = dict(POINTS[seed % len(POINTS)] if seed % 3 else POINTS[0])
-    span = {"mark": 2_000, "checkpoint": 2, "swap": 60}.get(plan["point"], 25)
+    span = {"mark": 1_000, "checkpoint": 1, "swap": 30, "commit": 8}.get(plan["point"], 12)
+    if plan.get("match") == "DELETE":
+        span = 4
     return {**plan, "n": rng.randint(1, span), "threads": rng.randint(1, 3), "seed": seed}
 
 
@@ -168,7 +170,6 @@ def _enter(books: Books, row: Any, result: bytes | None) -> None:
     assert data["pad"] == "x" * len(data["pad"])
     kept = None if result is None else json.loads(result)
     assert kept is None or kept == "r" * len(kept)
-    live = row[STATE] <= 2
     entry = Entry(
         row[QUEUE],
         row[STATE],
@@ -177,7 +178,7 @@ def _enter(books: Books, row: Any, result: bytes | None) -> None:
         len(data["pad"]),
         row[PRIORITY],
         row[CUSTOM_ID],
-        None if row[CLAIM] is None or not live else row[CLAIM][0],
+        None if row[CLAIM] is None else row[CLAIM][0],
         None if row[SIDE] is None else row[SIDE][GROUP_IN_SIDE],
         None if kept is None else len(kept),
         row[OPTIONS].remove_on_complete is True,
@@ -212,11 +213,19 @@ def differences(found: Books, expected: Books) -> str:
 
 
 def play(path: Path, seed: int, losses: Losses) -> None:
-    """A whole round."""
-    rng = random.Random(seed)
+    """A whole round: one to three children, one after the other."""
+    generations = random.Random(seed).choice((1, 1, 2, 3))
+    _play(path, [plan_of(seed + 1000 * n) for n in range(generations)], losses)
+
+
+def play_one(path: Path, plan: dict[str, Any], losses: Losses) -> None:
+    """A round with a single child, killed as planned."""
+    _play(path, [plan], losses)
+
+
+def _play(path: Path, plans: list[dict[str, Any]], losses: Losses) -> None:
     before: Books = {}
-    for generation in range(rng.choice((1, 1, 2, 3))):
-        plan = plan_of(seed + 1000 * generation)
+    for generation, plan in enumerate(plans):
         journal, killed_at = kill_one(path, generation, plan)
         if not path.exists():
             continue
