@@ -17,10 +17,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.crash.books import Balance, Entry, Journal, balance, read_journal, recovered
-from tests.storage_check import check_storage
-from tests.unit.sqlite_files import crash_copy
-
 from bunqueue_py import QueueManager
 from bunqueue_py.model.job import PENDING
 from bunqueue_py.model.options import Options
@@ -42,6 +38,9 @@ from bunqueue_py.ops.query import check
 from bunqueue_py.shard.keys import seq_of
 from bunqueue_py.storage.sqlite.recovery import stored_jobs
 from bunqueue_py.storage.sqlite.rows import RowDecoder
+from tests.crash.books import Balance, Entry, Journal, balance, read_journal, recovered
+from tests.storage_check import check_storage
+from tests.unit.sqlite_files import crash_copy
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUP_IN_SIDE = 4
@@ -263,9 +262,8 @@ def _recover(path: Path, before: Books) -> None:
     finally:
         manager.close()
     with QueueManager(path) as manager:
-        assert not any(
-            entry.state == PENDING for jobs in memory_books(manager).values() for entry in jobs.values()
-        )
+        left = [entry for jobs in memory_books(manager).values() for entry in jobs.values()]
+        assert PENDING not in {entry.state for entry in left}
         check(manager._state)
 
 

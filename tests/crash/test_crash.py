@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from tests.crash.rounds import Losses, play, play_one
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="kills with SIGKILL")
