@@ -13,7 +13,7 @@ from ..shard.shard import BROKEN, OPEN, FinishedHeads, Shard
 from ..shard.stalls import watch
 from ..state import State
 from .finish import forget, resolve
-from .mark import mark_all, mark_gone, mark_held, mark_queue
+from .mark import mark, mark_all, mark_gone, mark_held, mark_queue
 
 _log = logging.getLogger("bunqueue_py.recover")
 _REBUILT = "an exception broke off a critical section; shard %d was rebuilt from its records"
@@ -51,8 +51,9 @@ def rebuild(state: State, shard: Shard) -> None:
     shard.gate = OPEN
 
 
-def make_anew(state: State, shard: Shard) -> None:
-    """The structures and counters of the shard, from its records; the gate is the caller's."""
+def make_anew(state: State, shard: Shard, *, numbered: bool = False) -> None:
+    """The structures and counters of the shard, from its records; the gate is the caller's.
+    `numbered`: pending records keep their admission numbers, which are on disk."""
     records: dict[str, list[JobRecord]] = {name: [] for name in shard.queues}
     for record in list(state.index.values()):
         if record.queue.shard is shard:
@@ -61,7 +62,7 @@ def make_anew(state: State, shard: Shard) -> None:
     shard.finished = shard.finished_bytes = 0
     now = state.now()
     for queue in shard.queues.values():
-        _rebuild_queue(state, queue, records[queue.name], now)
+        _rebuild_queue(state, queue, records[queue.name], now, numbered=numbered)
     shard.heads = FinishedHeads()
     for queue in shard.queues.values():
         shard.heads.push(queue)
@@ -71,7 +72,9 @@ def make_anew(state: State, shard: Shard) -> None:
     _resolve_watchers(state, shard)
 
 
-def _rebuild_queue(state: State, queue: QueueState, records: list[JobRecord], now: int) -> None:
+def _rebuild_queue(
+    state: State, queue: QueueState, records: list[JobRecord], now: int, *, numbered: bool
+) -> None:
     queue.clear()
     # a record whose remove() was reached, but not its leaving the index
     for record in [r for r in records if r.state > FAILED]:
@@ -83,11 +86,7 @@ def _rebuild_queue(state: State, queue: QueueState, records: list[JobRecord], no
     for record in records:
         if record.state != ACTIVE:
             record.delivery = None
-    latest = 0
-    for record in sorted((r for r in records if r.state == PENDING), key=_admission):
-        in_order = record.run_at_ms >= latest
-        if queue.place(record, now, in_order=in_order) and in_order:
-            latest = record.run_at_ms
+    _place_pending(queue, [r for r in records if r.state == PENDING], now, numbered=numbered)
     for record in sorted(records, key=_entered):
         deadlines = queue.shard.deadlines
         if record.state == ACTIVE:
@@ -135,6 +134,24 @@ def _rebuild_queue(state: State, queue: QueueState, records: list[JobRecord], no
         resolve(queue, record.id, "removed", None)
     queue.waiters.wake(len(queue.waiters))
     queue.settle_idle()
+
+
+def _place_pending(
+    queue: QueueState, records: list[JobRecord], now: int, *, numbered: bool
+) -> None:
+    latest, number = 0, -1
+    for record in sorted(records, key=_admission):
+        in_order = record.run_at_ms >= latest
+        seq = seq_of(record) if numbered else None
+        if seq is not None and seq <= number:
+            # two of one number: from here on new ones, or their order on disk would be another
+            seq, numbered = None, False
+        if seq is not None:
+            number = seq
+        if queue.place(record, now, seq, in_order=in_order) and in_order:
+            latest = record.run_at_ms
+        if seq is None:
+            mark(queue, record)
 
 
 def _rebuild_custom_id(queue: QueueState, record: JobRecord) -> None:

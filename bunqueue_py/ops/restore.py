@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ..errors import StorageError
@@ -25,7 +26,7 @@ from .careful import CAREFUL_MS
 from .fail import end_run, wait_before_retry
 from .finish import finalize
 from .give_back import give_back
-from .mark import QUEUE_KIND, mark, mark_new
+from .mark import QUEUE_KIND, mark, mark_new, mark_queue
 from .recover import make_anew
 from .retention import trim
 
@@ -37,13 +38,22 @@ def restore(state: State, recovered: Recovered) -> None:
     """Takes in whatever the storage holds. Runs that were under way are lost deliveries, or given
     back uncharged after a close in good order. What this changes is marked."""
     now = state.now()
+    held: list[tuple[str, Any]] = []
     for kind, key, body in recovered.rest:
-        _restore_rest(state, kind, key, body, now)
+        if kind == HELD_KIND:
+            held.append((key, body))
+        elif kind == QUEUE_KIND:
+            with _passed_over(kind, key):
+                restore_settings(_queue_of(state, key), body)
     lost: list[JobRecord] = []
     broken: list[StorageError] = []
     latest = _restore_jobs(state, recovered.jobs, lost, broken)
-    if latest > now:
-        _turn_back(state, latest - now)
+    shift = max(0, latest - now)
+    if shift:
+        _turn_back(state, shift)
+    for key, body in held:
+        with _passed_over(HELD_KIND, key):
+            _restore_held(state, key, body, shift, now)
     for record in lost:
         _hand_out(state, record, now)
     _take_keys(state.index.values(), now)
@@ -51,7 +61,7 @@ def restore(state: State, recovered: Recovered) -> None:
     for shard in state.shards.shards:
         with shard.lock:
             shard.gate = BROKEN
-            make_anew(state, shard)
+            make_anew(state, shard, numbered=True)
             shard.gate = OPEN
     _end_lost(state, lost, clean=recovered.clean)
     _bury(state, broken)
@@ -116,20 +126,38 @@ def _turn_back(state: State, shift: int) -> None:
         if side is not None and side.last_retry_ms is not None:
             side.last_retry_ms = max(0, side.last_retry_ms - shift)
         mark(record.queue, record)
+    for queue in state.queues.values():
+        groups = () if queue.groups is None else queue.groups.by_name.values()
+        for limits in (queue.limits, *(group.limits for group in groups)):
+            if limits is None:
+                continue
+            if limits.cool_until_ms:
+                limits.cool_until_ms = max(1, limits.cool_until_ms - shift)
+            if limits.window_ends_ms is not None:
+                limits.window_ends_ms = max(1, limits.window_ends_ms - shift)
+        mark_queue(queue)
 
 
-def _restore_rest(state: State, kind: str, key: str, body: Any, now: int) -> None:
-    if kind == QUEUE_KIND:
-        restore_settings(_queue_of(state, key), body)
-    elif kind == HELD_KIND:
-        name, _, held = key.partition("\0")
-        job_id, ttl_ms, mode, until_ms = body
-        dirty = state.shards.of(name).dirty
-        if until_ms is not None and until_ms > now:
-            queue = _queue_of(state, name)
-            queue.unique_keys.hold_for(_gone(state, queue, job_id, held, ttl_ms, mode, until_ms))
-        elif dirty is not None:
-            dirty.keep(kind, key, None)
+@contextmanager
+def _passed_over(kind: str, key: str) -> Iterator[None]:
+    """What is JSON and yet makes no sense stays where it is, and costs nothing else."""
+    try:
+        yield
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        _log.error("%s of %r cannot be understood, and is passed over: %r", kind, key, error)
+
+
+def _restore_held(state: State, name: str, body: Any, shift: int, now: int) -> None:
+    queue_name, _, key = name.partition("\0")
+    job_id, ttl_ms, mode, until_ms = body
+    queue = _queue_of(state, queue_name)
+    if until_ms is None or until_ms - shift <= now:
+        if queue.shard.dirty is not None:
+            queue.shard.dirty.keep(HELD_KIND, name, None)
+        return
+    queue.unique_keys.hold_for(_gone(state, queue, job_id, key, ttl_ms, mode, until_ms - shift))
+    if shift and queue.shard.dirty is not None:
+        queue.shard.dirty.keep(HELD_KIND, name, [job_id, ttl_ms, mode, until_ms - shift])
 
 
 def _gone(
