@@ -95,6 +95,18 @@ def explained(error: sqlite3.Error | OSError, path: str) -> StorageError:
     return StorageError(f"{where}: {_TEXTS[code]}{told}")
 
 
+def same_kind(
+    error: StorageError, message: str, *, accepted: bool = False, job_id: str | None = None
+) -> StorageError:
+    """An error of that kind, with another text, because of that one."""
+    kind = next(
+        (k for k in (StorageFullError, StorageCorruptError) if isinstance(error, k)), StorageError
+    )
+    made = kind(message, accepted=accepted, job_id=job_id)
+    made.__cause__ = error
+    return made
+
+
 def _no_room(path: str) -> bool:
     # A full disk fails as an I/O error where the log's index is made longer.
     try:

@@ -31,7 +31,6 @@ from ...model.rows import INLINE_BYTES, JobRow
 from .meta import (
     LIMIT,
     encode,
-    is_int,
     options_text,
     read_claim,
     read_options,
@@ -91,7 +90,7 @@ class RowEncoder:
 
     def add(self, rows: Iterable[JobRow], into: list[Any]) -> None:
         """Appends the values of `COLUMNS` for each row."""
-        heads = self._heads
+        last_name, last_options, head = None, None, ""
         for (
             job_id,
             queue,
@@ -112,20 +111,20 @@ class RowEncoder:
             result,
             size,
         ) in rows:
-            try:
-                meta: Any = heads[name, options]
-            except KeyError:
-                meta = self._head(name, options)
+            if name is not last_name or options is not last_options:
+                # most rows are of the same kind as the one before
+                head = self._head(name, options)
+                last_name, last_options = name, options
             if custom_id is not None or claim is not None or side is not None:
                 parts = None if side is None else side_parts(side)
                 rest = [created, started, attempts, size, custom_id, claim, parts]
-                meta = f"{meta},{''.join(encode(rest, 0))[1:]}"
+                meta: Any = f"{head},{''.join(encode(rest, 0))[1:]}"
             elif started is not None:
-                meta = f"{meta},{created},{started},{attempts},{size}]"
+                meta = f"{head},{created},{started},{attempts},{size}]"
             elif created != entered or attempts or size >= 0:
-                meta = f"{meta},{created},null,{attempts},{size}]"
+                meta = f"{head},{created},null,{attempts},{size}]"
             else:
-                meta += "]"
+                meta = head + "]"
             if not meta.isascii():
                 meta = bindable(meta)
             if result is not None:
@@ -147,6 +146,9 @@ class RowEncoder:
 
     def _head(self, name: str, options: Options) -> str:
         heads, texts = self._heads, self._options
+        known = heads.get((name, options))
+        if known is not None:
+            return known
         text = texts.get(options)
         if text is None:
             text = encode_basestring(options_text(options))
@@ -177,15 +179,11 @@ class RowDecoder:
     def row(self, raw: tuple[Any, ...]) -> JobRow:
         """The row that those values of `COLUMNS` were made of. Raises `UndecodableRowError`."""
         job_id, queue, seq, state, priority, run_at, entered, meta, data, result = raw
-        plain = self._plain.get(meta)
-        if plain is None:
-            return self._slowly(raw)
-        name, options = plain
-        if (
+        if not (
             job_id.__class__ is str
             and queue.__class__ is str
-            and data.__class__ is bytes
-            and (result is None or result == ABSENT)
+            and (data.__class__ is bytes or data is None or data == ABSENT)
+            and (result is None or result.__class__ is bytes or result in (ABSENT, KEEP))
             and seq.__class__
             is state.__class__
             is priority.__class__
@@ -198,72 +196,29 @@ class RowDecoder:
             and 0 <= run_at < LIMIT
             and 0 <= entered < LIMIT
         ):
-            return (
-                job_id,
-                queue,
-                seq,
-                state,
-                priority,
-                run_at,
-                entered,
-                entered,
-                None,
-                0,
-                name,
-                options,
-                None,
-                None,
-                None,
-                data,
-                None,
-                -1,
-            )
-        return self._slowly(raw)
-
-    def _slowly(self, raw: tuple[Any, ...]) -> JobRow:
+            raise _undecodable(raw, "a column is not of its kind, or out of its bounds")
+        created, started, attempts, size = entered, None, 0, -1
+        custom_id = claim = side = None
         try:
-            return self._decoded(*raw)
-        # whatever a value of the wrong kind leads to
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-            raise UndecodableRowError(
-                f"the row of job {shown(raw[0])} cannot be understood: {error}", raw
-            ) from error
-
-    def _decoded(
-        self,
-        job_id: Any,
-        queue: Any,
-        seq: Any,
-        state: Any,
-        priority: Any,
-        run_at: Any,
-        entered: Any,
-        meta: Any,
-        data: Any,
-        result: Any,
-    ) -> JobRow:
-        if job_id.__class__ is not str or queue.__class__ is not str:
-            raise ValueError("its id and queue are no text")
-        if not is_int(state, 0, FAILED + 1) or not is_int(
-            priority, -MAX_PRIORITY, MAX_PRIORITY + 1
-        ):
-            raise ValueError(f"state {shown(state)} or priority {shown(priority)}")
-        if not all(is_int(value, 0, LIMIT) for value in (seq, run_at, entered)):
-            raise ValueError("a number or moment is out of its bounds")
-        name, options, *rest = json.loads(text_of(meta))
-        created, started, attempts, size = rest[:4] if rest else (entered, None, 0, -1)
-        custom_id, claim, side = rest[4:] if len(rest) > 4 else (None, None, None)
-        if name.__class__ is not str or not (custom_id is None or custom_id.__class__ is str):
-            raise ValueError("its name or custom id is no text")
-        if not is_int(created, 0, LIMIT) or not (started is None or is_int(started, 0, LIMIT)):
-            raise ValueError("a moment is out of its bounds")
-        if not is_int(attempts, 0, LIMIT) or not is_int(size, -1, LIMIT):
-            raise ValueError("a number is out of its bounds")
-        found = self._options_of(options)
-        if not rest:
-            if len(self._plain) >= _CACHE_SIZE:
-                self._plain.clear()
-            name, _ = self._plain.setdefault(meta, (name, found))
+            name, options = self._plain[meta]
+        except KeyError:
+            try:
+                name, options, *rest = _parsed(text_of(meta))
+                options = self._options_of(options)
+                if rest:
+                    created, started, attempts, size = rest[:4]
+                    if len(rest) > 4:
+                        custom_id, claim, side = rest[4:]
+                _check_meta(name, created, started, attempts, size, custom_id)
+                claim = None if claim is None else read_claim(claim)
+                side = None if side is None else read_side(side)
+            # whatever a value of the wrong kind leads to
+            except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+                raise _undecodable(raw, str(error)) from error
+            if not rest:
+                if len(self._plain) >= _CACHE_SIZE:
+                    self._plain.clear()
+                self._plain[meta] = name, options
         return (
             job_id,
             queue,
@@ -276,12 +231,12 @@ class RowDecoder:
             started,
             attempts,
             name,
-            found,
+            options,
             custom_id,
-            None if claim is None else read_claim(claim),
-            None if side is None else read_side(side),
-            _blob(data),
-            _blob(result),
+            claim,
+            side,
+            data if data.__class__ is bytes else None,
+            result if result.__class__ is bytes else None,
             size,
         )
 
@@ -296,9 +251,34 @@ class RowDecoder:
         return known
 
 
-def _blob(stored: Any) -> bytes | None:
-    if stored is None or stored in (ABSENT, KEEP):
-        return None
-    if stored.__class__ is not bytes:
-        raise ValueError(f"{shown(stored)} stands where bytes are due")
-    return stored
+_decoder: Any = json.JSONDecoder()
+_scan = _decoder.scan_once
+
+
+def _parsed(text: str) -> Any:
+    try:
+        value, end = _scan(text, 0)
+    except StopIteration:
+        raise ValueError("its meta is no JSON") from None
+    if end != len(text):
+        raise ValueError("its meta has more after its end")
+    return value
+
+
+def _check_meta(
+    name: Any, created: Any, started: Any, attempts: Any, size: Any, custom_id: Any
+) -> None:
+    if not (
+        name.__class__ is str
+        and (custom_id is None or custom_id.__class__ is str)
+        and created.__class__ is attempts.__class__ is size.__class__ is int
+        and 0 <= created < LIMIT
+        and 0 <= attempts < LIMIT
+        and -1 <= size < LIMIT
+        and (started is None or (started.__class__ is int and 0 <= started < LIMIT))
+    ):
+        raise ValueError("a part of its meta is not of its kind, or out of its bounds")
+
+
+def _undecodable(raw: tuple[Any, ...], why: str) -> UndecodableRowError:
+    return UndecodableRowError(f"the row of job {shown(raw[0])} cannot be understood: {why}", raw)

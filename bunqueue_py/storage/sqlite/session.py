@@ -55,8 +55,9 @@ def open_session(
             check_serializer(opened.connection, serializer_name, real)
             take_in_unflushed(opened.connection, places)
             rest = stored_rest(opened.connection, real)
+            committer = Committer(opened.connection, partial(connect_writable, real))
             writer = Writer(
-                Committer(opened.connection, partial(connect_writable, real)),
+                committer,
                 places,
                 clock,
                 flush_interval_ms=settings.flush_interval_ms,
@@ -72,23 +73,40 @@ def open_session(
     except BaseException:
         ownership.release()
         raise
-    return Session(ownership, writer, default, clean=opened.clean), rest
+    return Session(ownership, committer, writer, default, clean=opened.clean), rest
 
 
 class Session:
     """The file while it is open. `clean` is whether it was closed in good order before, or is new;
     `jobs` what was in it then; `lookup` what is in it now. `ended`: the file is free again."""
 
-    __slots__ = ("_started", "clean", "ended", "jobs", "lookup", "ownership", "path", "writer")
+    __slots__ = (
+        "_committer",
+        "_ownership",
+        "_started",
+        "clean",
+        "ended",
+        "jobs",
+        "lookup",
+        "path",
+        "writer",
+    )
 
     def __init__(
-        self, ownership: Ownership, writer: Writer, default: Options, *, clean: bool
+        self,
+        ownership: Ownership,
+        committer: Committer,
+        writer: Writer,
+        default: Options,
+        *,
+        clean: bool,
     ) -> None:
         self.path = ownership.path
-        self.ownership = ownership
+        self._ownership = ownership
+        self._committer = committer
         self.writer = writer
         self.clean = clean
-        self.jobs = stored_jobs(writer.connection, RowDecoder(default), self.path)
+        self.jobs = stored_jobs(committer.connection, RowDecoder(default), self.path)
         self.lookup = Lookup(self.path, default)
         self._started = False
         self.ended = False
@@ -119,12 +137,12 @@ class Session:
             self.lookup.close()
             problem = self._let_go(problem)
         finally:
-            self.ownership.release()
+            self._ownership.release()
         if problem is not None:
             raise problem
 
     def _let_go(self, problem: StorageError | None) -> StorageError | None:
-        connection, lost = self.writer.connection, self.ownership.trouble()
+        connection, lost = self._committer.connection, self._ownership.trouble()
         if lost is not None:
             # SQLite removes the log by its name when it closes, and that may be another's now
             leak(connection)
@@ -136,9 +154,9 @@ class Session:
 
     def disown(self) -> None:
         """See `Storage.disown`."""
-        self.ownership.disown()
+        self._ownership.disown()
         self.lookup.disown()
-        leak(self.writer.connection)
+        leak(self._committer.connection)
 
 
 def _check_folder(folder: str | None) -> None:

@@ -7,17 +7,16 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Callable
-from sqlite3 import Connection
 from time import monotonic  # noqa: TID251 - the lag is real, whatever clock the engine was given
 
 from ...clock import Clock
 from ...durations import shown
-from ...errors import StorageCorruptError, StorageError, StorageFullError, WaitTimeoutError
+from ...errors import StorageError, StorageFullError, WaitTimeoutError
 from ...model.rows import Marks, no_marks
 from ...sync import STORAGE, make_lock, spawn
 from ..base import Collect, Count, StorageHealth
 from .commits import Committer
-from .connection import explained
+from .connection import explained, same_kind
 from .desk import CUT_ROWS, TIDY, Desk, Ticket
 from .unflushed import Places, dump
 
@@ -120,7 +119,7 @@ class Writer:
         fails, any while `max_unflushed` rows wait. Nothing has changed then."""
         failing, rows = self._desk.failing, self._unwritten_rows()
         if durable and failing is not None:
-            raise _same_kind(
+            raise same_kind(
                 failing, f"a durable job cannot be accepted while writing fails: {failing}"
             )
         if rows >= self._max_unflushed:
@@ -165,7 +164,7 @@ class Writer:
         meanwhile; it is then still tried."""
         ticket = self._wait(cut, None, force=False)
         if ticket is not None and ticket.error is not None:
-            raise _same_kind(
+            raise same_kind(
                 ticket.error,
                 f"what was asked for is done in memory, and is not on disk: {ticket.error}. "
                 "It is written as soon as that is possible again",
@@ -183,7 +182,7 @@ class Writer:
         Raises `StorageError` if it fails again, `WaitTimeoutError`."""
         ticket = self._wait(self._desk.everything(), timeout_ms, force=True)
         if ticket is not None and ticket.error is not None:
-            raise _same_kind(
+            raise same_kind(
                 ticket.error, f"not everything is on disk: {ticket.error}", accepted=True
             )
 
@@ -366,15 +365,10 @@ class Writer:
     def join(self, timeout_ms: int | None = None) -> bool:
         """After `close`: whether the thread has ended, within that time."""
         thread = self._thread
-        if thread is None:
+        if thread is None or thread is threading.current_thread():
             return True
         thread.join(None if timeout_ms is None else timeout_ms / 1000)
         return not thread.is_alive()
-
-    @property
-    def connection(self) -> Connection:
-        """The connection that it writes through now; another one after some failures."""
-        return self._committer.connection
 
 
 def _nothing_to_collect(begin: Callable[[], list[Marks]]) -> None:
@@ -400,15 +394,3 @@ def _is_exempt() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _same_kind(
-    error: StorageError, message: str, *, accepted: bool = False, job_id: str | None = None
-) -> StorageError:
-    """An error of that kind, with another text, because of that one."""
-    kind = next(
-        (k for k in (StorageFullError, StorageCorruptError) if isinstance(error, k)), StorageError
-    )
-    made = kind(message, accepted=accepted, job_id=job_id)
-    made.__cause__ = error
-    return made
