@@ -75,7 +75,7 @@ from .shard.shard import FORKED
 from .state import State, build_state
 from .storage.base import Storage
 from .storage.memory import MemoryStorage
-from .storage.sqlite.paths import PathInput
+from .storage.sqlite.paths import PathInput, absolute
 from .storage.sqlite.storage import SqliteStorage
 from .stores.alarm import NEVER
 from .sync import MANAGER, make_lock, spawn
@@ -1004,7 +1004,7 @@ def _storage(given: object) -> Storage | None:
     if given is None or isinstance(given, MemoryStorage):
         return None
     if isinstance(given, (str, os.PathLike)):
-        return SqliteStorage(given)
+        return SqliteStorage(absolute(given, "storage"))
     if isinstance(given, type) or not hasattr(given, "wait_committed"):
         raise ValidationError(
             "storage must be None or MemoryStorage() for memory, a path or SqliteStorage(path), "

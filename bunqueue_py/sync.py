@@ -79,7 +79,7 @@ class CheckingLock:
                     f"{self.name} (rank {self.rank}) is taken while {last.name} "
                     f"(rank {last.rank}) is held"
                 )
-            if self.rank >= CONNECTION and last.rank not in (MANAGER, STORAGE):
+            if self.rank >= CONNECTION and last.rank not in (MANAGER, RECALL, STORAGE):
                 raise LockOrderError(
                     f"{self.name} is taken while {last.name} (rank {last.rank}) is held: SQLite "
                     "waits for the disk, and nobody may have to wait for that"
