@@ -66,14 +66,14 @@ def read(state: State, job_id: str) -> JobRow | None:
     storage = state.storage
     if storage is None or not is_kept(state):
         return None
-    marked = _marked(state, job_id)
-    if marked is None:
+    newest = marked(state, job_id)
+    if newest is None:
         return None
     row = storage.read_job(job_id)
     if row is None:
         return None
-    if marked is not _UNMARKED:
-        row = (*marked[:DATA], row[DATA], *marked[DATA + 1 :])  # type: ignore[index]
+    if newest is not _UNMARKED:
+        row = (*newest[:DATA], row[DATA], *newest[DATA + 1 :])  # type: ignore[index]
     return row if row[STATE] == COMPLETED and job_id not in state.index else None
 
 
@@ -151,7 +151,7 @@ def _record(state: State, row: JobRow) -> JobRecord:
     return record
 
 
-def _marked(state: State, job_id: str) -> object:
+def marked(state: State, job_id: str) -> object:
     """The newest mark of the job: a row, `None` where it is gone, `_UNMARKED` if there is none.
     Holds no lock: a single look into a dictionary, and nothing leaves it before it is handed
     over."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 from ..errors import JobStateError
@@ -13,6 +14,7 @@ from . import archive
 from .archive import not_found
 from .finish import emit, forget, ran_dry, removed, resolve
 from .mark import mark_queue
+from .purge import purge
 from .query import queue_of
 from .recover import check_open, enter
 from .revival import refuse_retry, revive
@@ -92,7 +94,8 @@ def _pending_batch(queue: QueueState, limit: int, *, delayed: bool) -> list[JobR
 
 
 def obliterate(state: State, queue_name: str, *, force: bool) -> int:
-    """Removes every job of the queue in one unit; returns how many. Raises `JobStateError` while
+    """Removes every job of the queue in one unit (then, in bites, those that only the file has);
+    returns how many. Raises `JobStateError` while
     jobs are active, unless forced: then their handlers find the job gone."""
     queue = queue_of(state, queue_name)
     shard = queue.shard
@@ -114,7 +117,7 @@ def obliterate(state: State, queue_name: str, *, force: bool) -> int:
         queue.settle_idle()
         shard.gate = OPEN
     shard.call_after()
-    return len(records)
+    return len(records) + len(purge(state, queue, state.now(), sys.maxsize))
 
 
 def remove(state: State, job_id: str, of: str | None = None) -> None:

@@ -376,3 +376,48 @@ def test_a_rebuild_leaves_what_only_the_file_has_alone(path: str) -> None:
         assert manager.get_result(job.id) == 2
         assert manager.get_state(job.id) is JobState.COMPLETED
         check(manager._state)
+
+
+def test_obliterate_removes_what_only_the_file_has_too_and_nothing_of_another_queue(
+    path: str,
+) -> None:
+    clock = VirtualClock()
+    with opened(path, clock, **ALL) as manager:
+        jobs = [archived(manager, n, LONG) for n in range(5)]
+        other = manager.push("other", 1)
+        manager.ack(manager.pull("other"), 2)
+        manager.flush()
+        clock.advance(seconds=1)
+        finish(manager)
+        assert other.id not in manager._state.index
+        manager.remove(jobs[0].id)
+        assert manager.obliterate("q") == 10
+        assert manager.obliterate("q") == 0
+        assert manager.get_state(jobs[1].id) is JobState.UNKNOWN
+        manager.flush()
+        assert manager.obliterate("q") == 0
+        assert manager.get_result(other.id) == 2
+    assert on_disk(path) == {other.id}
+
+
+def test_clean_removes_the_oldest_first_wherever_they_are(path: str) -> None:
+    clock = VirtualClock()
+    with opened(path, clock, **ALL) as manager:
+        jobs = []
+        for n in range(6):
+            jobs.append(finish(manager, n))
+            manager.flush()
+            clock.advance(seconds=1)
+        assert jobs[3].id not in manager._state.index
+        assert jobs[5].id in manager._state.index
+        assert manager.clean("q", 0, state="completed", limit=2) == [j.id for j in jobs[:2]]
+        assert manager.clean("q", 3, state="completed") == [j.id for j in jobs[2:4]]
+        assert manager.clean("q", 0, state="completed") == [j.id for j in jobs[4:]]
+    assert on_disk(path) == set()
+
+
+def test_retry_all_runs_those_in_memory_again(path: str) -> None:
+    with opened(path, **ALL) as manager:
+        job = archived(manager, 1)
+        assert manager.retry_all("q", "completed") == 1
+        assert manager.get_state(job.id) is JobState.COMPLETED
