@@ -9,6 +9,7 @@ from typing import Any
 from .client.job import Job
 from .client.protocol import Closable, WaitHandle
 from .clock import Clock
+from .errors import StorageError
 from .model.failure import describe
 from .ops import ack, begin, fail, leases, limits, pull, push, recover
 from .shard.waiters import Waiter
@@ -48,7 +49,9 @@ class EngineBackend:
     def begin(self, job_id: str, token: str | None) -> bool:
         return begin.begin(self._state, job_id, token)
 
-    def settle(self, items: Sequence[tuple[str, str | None, bytes | None]]) -> list[Outcome]:
+    def settle(
+        self, items: Sequence[tuple[str, str | None, bytes | None]]
+    ) -> tuple[list[Outcome], StorageError | None]:
         return ack.ack_batch(self._state, items)
 
     def fail_run(

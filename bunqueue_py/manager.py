@@ -493,7 +493,8 @@ class QueueManager:
 
     def ack_batch(self, items: Iterable[Ack]) -> list[Outcome]:
         """`ack` for up to 100,000 items, in order; never raises for one of them: a token that was
-        never issued answers `not_issued`."""
+        never issued answers `not_issued`. Raises `StorageError` with `accepted` where all of it is
+        done, but the outcome of a durable job could not be put on disk yet."""
         settled: list[tuple[str, str | None, bytes | None]] = []
         broken: list[tuple[int, str, str | None, Exception]] = []
         dumps, bound = self._state.dumps, self._state.config.max_data_bytes
@@ -515,9 +516,15 @@ class QueueManager:
                     broken.append((len(settled), job_id, token, raised))
                     continue
             settled.append((job_id, token, data))
-        outcomes = ops_ack.ack_batch(self._state, settled)
+        outcomes, problem = ops_ack.ack_batch(self._state, settled)
         for shift, (i, job_id, token, error) in enumerate(broken):
-            outcomes.insert(i + shift, self._unserializable_in_batch(job_id, token, error))
+            try:
+                outcome = self._unserializable_in_batch(job_id, token, error)
+            except StorageError as raised:
+                outcome, problem = Outcome(False, "unserializable"), problem or raised
+            outcomes.insert(i + shift, outcome)
+        if problem is not None:
+            raise problem
         return outcomes
 
     def _unserializable(self, job_id: str, token: str | None, error: Exception) -> Outcome:

@@ -6,9 +6,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import BunqueueError, ManagerClosedError, UnrecoverableError
+from ..errors import BunqueueError, ManagerClosedError, StorageError, UnrecoverableError
 from ..model.window import RateWindow
 from ..sync import LEAF, make_lock, spawn
+from ..types import Outcome
 from .job import Job
 from .protocol import Backend
 from .turn import BATCH_MS, Pace, Slot, Turn
@@ -258,24 +259,35 @@ class Crew:
                     self._failed(job, error, work_done=True)
                     slot.current = None
                     return
-            slot.held.append((job, data))
-            if not slot.queued or job._id in self._watched:
-                self._flush(slot)
+            if job._options.durable:
+                # not by way of what is held: the beat thread must not wait for a disk
+                self._flush(slot, (job, data))
+            else:
+                slot.held.append((job, data))
+                if not slot.queued or job._id in self._watched:
+                    self._flush(slot)
         slot.current = None
 
     def _failed(self, job: Job, error: BaseException, *, work_done: bool = False) -> None:
-        outcome, will_retry = self._backend.fail_run(
-            job.id,
-            job.token,
-            error,
-            unrecoverable=work_done or isinstance(error, UnrecoverableError),
-            work_done=work_done,
-        )
+        try:
+            outcome, will_retry = self._backend.fail_run(
+                job.id,
+                job.token,
+                error,
+                unrecoverable=work_done or isinstance(error, UnrecoverableError),
+                work_done=work_done,
+            )
+        except StorageError as problem:
+            if not problem.accepted:
+                raise
+            # only an end is waited for
+            outcome, will_retry = Outcome(True), False
+            self._report(problem)
         if outcome.applied:
             self._tell("failed", job, error, will_retry)
 
-    def _flush(self, slot: Slot) -> None:
-        """Acks what is held; safe from the slot's thread and the beat's at once."""
+    def _flush(self, slot: Slot, last: tuple[Job, bytes | None] | None = None) -> None:
+        """Acks what is held, and that; safe from the slot's thread and the beat's at once."""
         batch = []
         held = slot.held
         while held:
@@ -283,14 +295,20 @@ class Crew:
                 batch.append(held.popleft())
             except IndexError:  # the other thread took the last one
                 break
+        if last is not None:
+            batch.append(last)
         if not batch:
             return
         try:
-            outcomes = self._backend.settle([(job._id, job.token, data) for job, data in batch])
+            outcomes, problem = self._backend.settle(
+                [(job._id, job.token, data) for job, data in batch]
+            )
         except BaseException:
             # the work is done: what is not acked now is acked with the next batch
             held.extendleft(reversed(batch))
             raise
+        if problem is not None:
+            self._report(problem)
         if "completed" in self.heard:
             for (job, data), outcome in zip(batch, outcomes, strict=True):
                 if outcome.applied:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from typing_extensions import Unpack
 
 from ..clock import Clock
+from ..errors import StorageError
 from ..model.options import JobOptions, JobSpec
 from ..types import (
     DlqConfig,
@@ -66,8 +67,11 @@ class Backend(Protocol):
         ended."""
         ...
 
-    def settle(self, items: Sequence[tuple[str, str | None, bytes | None]]) -> list[Outcome]:
-        """Acks (id, token, encoded result) in one go."""
+    def settle(
+        self, items: Sequence[tuple[str, str | None, bytes | None]]
+    ) -> tuple[list[Outcome], StorageError | None]:
+        """Acks (id, token, encoded result) in one go, durable ones on disk; the error says why
+        that is only done in memory so far."""
         ...
 
     def fail_run(
@@ -80,7 +84,8 @@ class Backend(Protocol):
         work_done: bool = False,
     ) -> tuple[Outcome, bool]:
         """Fails a run; also says whether the job will run again. `work_done`: the handler had
-        finished, only its result is at fault."""
+        finished, only its result is at fault. Raises `StorageError` with `accepted` where that was
+        done, but the end of a durable job is not on disk yet."""
         ...
 
     def encode(self, result: Any) -> bytes:

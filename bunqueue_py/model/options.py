@@ -49,6 +49,7 @@ class OtherOptions(TypedDict, total=False):
     tags: Sequence[str]
     stack_trace_limit: int
     stall_timeout: Duration | None
+    durable: bool
 
 
 class JobOptions(OtherOptions, total=False):
@@ -63,7 +64,9 @@ class JobOptions(OtherOptions, total=False):
     many of the group wait already. `lifo`: before the FIFO jobs of equal priority.
     `remove_on_complete`, `remove_on_fail`: at once, or as `KeepJobs` says. `tags`: names for your
     own use. `stack_trace_limit`: lines kept of a traceback, 0 to 1000. `stall_timeout`: how long a
-    run without a lock may be silent (`None`: the queue's interval).
+    run without a lock may be silent (`None`: the queue's interval). `durable`: it is on disk before
+    the call that adds it returns, and so is its outcome before the call that ends it does; with
+    memory storage there is no disk to wait for, and it changes nothing.
     """
 
     custom_id: str | None
@@ -84,6 +87,7 @@ class Options:
     __slots__ = (
         "attempts",
         "backoff",
+        "durable",
         "lifo",
         "is_plain",
         "max_timeline",
@@ -107,6 +111,7 @@ class Options:
         stack_trace_limit: int = 10,
         max_timeline: int = 20,
         stall_timeout_ms: int | None = None,
+        durable: bool = False,
     ) -> None:
         self.attempts = attempts
         self.backoff = backoff
@@ -120,6 +125,7 @@ class Options:
         self.stack_trace_limit = stack_trace_limit
         self.max_timeline = max_timeline
         self.stall_timeout_ms = stall_timeout_ms
+        self.durable = durable
 
 
 OPTION_FIELDS = tuple(field for field in Options.__slots__ if field != "is_plain")
@@ -296,6 +302,7 @@ _SHARED: dict[str, tuple[str, Callable[[Any], Any]]] = {
         lambda value: checked_int(value, "stack_trace_limit", 0, 1000),
     ),
     "stall_timeout": ("stall_timeout_ms", _positive("stall_timeout")),
+    "durable": ("durable", lambda value: checked_bool(value, "durable")),
 }
 _OWN = frozenset(("delay", "run_at", "custom_id", "tags", "deduplication", "group", "group_limit"))
 _KNOWN = frozenset(_SHARED) | _OWN | {"priority"}

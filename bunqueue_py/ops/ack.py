@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import LockError
+from ..errors import LockError, StorageError
 from ..model.job import COMPLETED, FAILED, PENDING, REMOVED, JobRecord
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
 from ..types import Outcome
+from .commit import outcome_cut, settle
 from .finish import complete
 from .recover import check_open, enter
 from .retention import trim
@@ -22,7 +23,8 @@ NOT_ISSUED = Outcome(False, "not_issued")
 
 
 def ack(state: State, job_id: str, token: str | None, data: bytes | None) -> Outcome:
-    """Completes the job if the token is that of its delivery (SPEC 5's table)."""
+    """Completes the job if the token is that of its delivery (SPEC 5's table); a durable one on
+    disk, too. Raises `StorageError` with `accepted` if that fails."""
     record = state.index.get(job_id)
     if record is None:
         check_open(state)
@@ -41,20 +43,27 @@ def ack(state: State, job_id: str, token: str | None, data: bytes | None) -> Out
             shard.gate = BROKEN
             complete(state, queue, record, data, state.now())
             shard.gate = OPEN
+            cut = -1 if shard.dirty is None else outcome_cut(state, record)
     if refused is not None:
         return answer(record, refused)
     if shard.after:
         shard.call_after()
     if not shard.completions & state.trim_mask or shard.finished_bytes > state.trim_bytes:
         trim(state)
+    if cut >= 0:
+        settle(state, cut, job_id)
     return APPLIED
 
 
-def ack_batch(state: State, items: Sequence[tuple[str, str | None, bytes | None]]) -> list[Outcome]:
+def ack_batch(
+    state: State, items: Sequence[tuple[str, str | None, bytes | None]]
+) -> tuple[list[Outcome], StorageError | None]:
     """Like `ack` for each (id, token, encoded result), in order, with one hold of the lock for
-    each run of items of one queue; a token that was never issued answers `not_issued`."""
+    each run of items of one queue; a token that was never issued answers `not_issued`. Waits once
+    for all durable ones; returns what went wrong with that."""
     check_open(state)
     outcomes: list[Outcome] = []
+    waits: list[tuple[int, str]] = []
     position, end = 0, len(items)
     while position < end:
         record = state.index.get(items[position][0])
@@ -63,11 +72,17 @@ def ack_batch(state: State, items: Sequence[tuple[str, str | None, bytes | None]
             position += 1
             continue
         queue: QueueState = record.queue
-        position = _ack_run(state, queue, items, position, outcomes)
+        position = _ack_run(state, queue, items, position, outcomes, waits)
         if queue.shard.after:
             queue.shard.call_after()
         trim(state)
-    return outcomes
+    if state.storage is not None:
+        try:
+            # the last one is in the last cut
+            settle(state, *(waits[-1] if waits else (0, None)))
+        except StorageError as error:
+            return outcomes, error
+    return outcomes, None
 
 
 def _ack_run(
@@ -76,6 +91,7 @@ def _ack_run(
     items: Sequence[tuple[str, str | None, bytes | None]],
     position: int,
     outcomes: list[Outcome],
+    waits: list[tuple[int, str]],
 ) -> int:
     shard, index = queue.shard, state.index
     with queue.lock:
@@ -100,6 +116,8 @@ def _ack_run(
             complete(state, queue, record, data, now)
             shard.gate = OPEN
             outcomes.append(APPLIED)
+            if shard.dirty is not None and record.options.durable:
+                waits.append((outcome_cut(state, record), job_id))
     return len(items)
 
 

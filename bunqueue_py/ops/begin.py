@@ -6,7 +6,7 @@ from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
 from .finish import emit
-from .leases import give_back
+from .give_back import give_back
 from .mark import mark
 from .pull import arm_timeout
 from .recover import check_open, enter

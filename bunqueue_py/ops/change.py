@@ -10,6 +10,7 @@ from ..shard.shard import BROKEN, OPEN
 from ..state import State
 from ..types import FailureReason, JobState
 from .ack import NOT_ISSUED, answer, judge_token
+from .commit import keep_up, outcome_cut, settle
 from .control import find, still_there
 from .fail import announce
 from .finish import emit, finalize
@@ -38,6 +39,7 @@ def promote(state: State, job_id: str, of: str | None) -> bool:
         _promote(state, queue, record, now)
         announce(state, queue, record, now, ready=True)
         shard.gate = OPEN
+    keep_up(state)
     return True
 
 
@@ -63,6 +65,7 @@ def promote_all(state: State, queue_name: str, limit: int | None) -> int:
             if batch:
                 queue.wake(len(batch), now)
             shard.gate = OPEN
+        keep_up(state)
         done += len(batch)
         if not batch or done >= left:
             return done
@@ -76,8 +79,8 @@ def _promote(state: State, queue: QueueState, record: JobRecord, now: int) -> No
 
 
 def discard(state: State, job_id: str, of: str | None) -> bool:
-    """Fails a job that waits, for good, with reason `discarded`. Raises `JobNotFoundError`,
-    `JobStateError` for one that does not wait."""
+    """Fails a job that waits, for good, with reason `discarded`; a durable one on disk.
+    Raises `JobNotFoundError`, `JobStateError` for one that does not wait."""
     record, queue = find(state, job_id, of)
     shard = queue.shard
     with queue.lock:
@@ -88,10 +91,12 @@ def discard(state: State, job_id: str, of: str | None) -> bool:
         shard.gate = BROKEN
         finalize(state, queue, record, _DISCARDED, state.now())
         shard.gate = OPEN
+        cut = outcome_cut(state, record)
     shard.call_after()
     if not state.alarm.served:
         # its dead letter has moments of its own, though nothing may ever have been pulled
         state.alarm.start()
+    settle(state, cut, job_id)
     return True
 
 
@@ -120,7 +125,9 @@ def update_data(state: State, job_id: str, of: str | None, token: str | None, da
             before, record.data = record.data, data
             mark_data(queue, record, before)
             shard.gate = OPEN
-            return True
+    if refused is None:
+        keep_up(state)
+        return True
     if refused is not NOT_ISSUED:
         raise LockError(
             f"this run of job {job_id} has lost its lock; its data were not kept", job_id=job_id
@@ -154,6 +161,7 @@ def change_priority(
             queue.reprioritize(record, priority, options, state.now())
         mark(queue, record)
         shard.gate = OPEN
+    keep_up(state)
     return True
 
 
@@ -181,6 +189,7 @@ def change_delay(state: State, job_id: str, of: str | None, delay_ms: int) -> bo
             emit(state, queue, "promoted", record.id, now)
         announce(state, queue, record, now, ready=ready)
         shard.gate = OPEN
+    keep_up(state)
     return True
 
 

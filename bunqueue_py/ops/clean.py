@@ -12,6 +12,7 @@ from ..shard.ready_queue import Stamped
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
 from ..types import JobState
+from .commit import keep_up
 from .finish import emit, forget, ran_dry, resolve
 from .purge import purge
 from .query import queue_of
@@ -61,6 +62,7 @@ def clean(state: State, queue_name: str, age_ms: int, job_state: JobState, limit
                 ran_dry(state, queue, now)
             shard.gate = OPEN
         shard.call_after()
+        keep_up(state)
         if done:
             return gone
 
@@ -106,6 +108,7 @@ def retry_all(state: State, queue_name: str, job_state: JobState, limit: int | N
                 else:
                     refused.add(record.id)
             shard.gate = OPEN
+        keep_up(state)
         if not batch or done >= left:
             break
     shard.call_after()

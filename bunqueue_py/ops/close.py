@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..shard.shard import BROKEN, CLOSED, FORKED, Shard
 from ..state import State
 from ..sync import SHARD, make_lock
-from .leases import give_back
+from .give_back import give_back
 from .recover import rebuild
 
 

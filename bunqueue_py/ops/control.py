@@ -12,6 +12,7 @@ from ..shard.shard import BROKEN, OPEN
 from ..state import State
 from . import archive
 from .archive import not_found
+from .commit import keep_up
 from .finish import emit, forget, ran_dry, removed, resolve
 from .mark import mark_queue
 from .purge import purge
@@ -74,6 +75,7 @@ def drain(state: State, queue_name: str, *, delayed: bool) -> int:
                 ran_dry(state, queue, now)
             shard.gate = OPEN
         shard.call_after()
+        keep_up(state)
         if done:
             break
     return gone
@@ -117,6 +119,7 @@ def obliterate(state: State, queue_name: str, *, force: bool) -> int:
         queue.settle_idle()
         shard.gate = OPEN
     shard.call_after()
+    keep_up(state)
     return len(records) + len(purge(state, queue, state.now(), sys.maxsize))
 
 
@@ -194,15 +197,16 @@ def _with_the_file(state: State, job_id: str, of: str | None, verb: Callable[...
             if of is not None and record.queue.name != of:
                 raise not_found(job_id)
             if verb(state, record.queue, record, fetched=False):
-                return
+                break
         if archive.is_kept(state):
             with state.recalling:
                 found = archive.fetch(state, job_id, of)
                 if found is not None:
                     verb(state, found[1], found[0], fetched=True)
-                    return
+                    break
         if job_id not in state.index:
             raise not_found(job_id)
+    keep_up(state)
 
 
 def find(state: State, job_id: str, of: str | None) -> tuple[JobRecord, QueueState]:

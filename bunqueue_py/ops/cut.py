@@ -43,9 +43,3 @@ def attach(state: State) -> None:
     except BaseException:
         storage.close()
         raise
-
-
-def keep_up(state: State) -> None:
-    """Whoever has marked something waits here, holding no lock, while the writer is behind."""
-    if state.storage is not None:
-        state.storage.admit()

@@ -15,6 +15,7 @@ from ..shard.deadlines import DEAD_EXPIRY
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
+from .commit import keep_up
 from .control import find, still_there
 from .finish import emit, forget, removed
 from .mark import mark_queue
@@ -170,6 +171,7 @@ def retry(state: State, job_id: str, of: str) -> None:
         revive(state, queue, record, now)
         shard.gate = OPEN
     shard.call_after()
+    keep_up(state)
 
 
 def retry_all(state: State, queue_name: str, wanted: LetterFilter) -> int:
@@ -202,6 +204,7 @@ def _retry_bite(
                 else:
                     _skipped(state, queue, record, refused, now)
         shard.gate = OPEN
+    keep_up(state)
     return retried
 
 
@@ -218,6 +221,7 @@ def remove(state: State, job_id: str, of: str) -> None:
         shard.gate = BROKEN
         removed(state, queue, record, state.now())
         shard.gate = OPEN
+    keep_up(state)
 
 
 def purge(state: State, queue_name: str, wanted: LetterFilter) -> int:
@@ -248,6 +252,7 @@ def _purge_bite(
                 forget(state, queue, record, remember=True)
                 gone += 1
         shard.gate = OPEN
+    keep_up(state)
     return gone
 
 

@@ -12,6 +12,7 @@ from ..shard.shard import BROKEN, OPEN
 from ..state import State
 from ..types import FailureReason, Outcome
 from .ack import APPLIED, GONE, answer, judge_token
+from .commit import outcome_cut, settle
 from .finish import drop_deadlines, emit, finalize
 from .mark import mark
 from .recover import check_open, enter
@@ -45,7 +46,8 @@ def fail(
     """Charges the attempt, then retries or ends the job. `error` is what a custom back-off is
     shown; `text` and `stack` are what is kept. `work_done` says that the handler had finished and
     only its result is at fault: then a token that a sweep retired still ends the pending job, as
-    its ack would have, so that the work is not done twice."""
+    its ack would have, so that the work is not done twice. Raises `StorageError` with `accepted`
+    if the job is durable, has ended, and that could not be committed."""
     record = state.index.get(job_id)
     if record is None:
         check_open(state)
@@ -72,9 +74,11 @@ def fail(
             else:
                 verdict = end_run(state, queue, record, failure, wait_ms, now)
             shard.gate = OPEN
+            cut = outcome_cut(state, record) if verdict.retry_at_ms is None else 0
     if refused is not None:
         return FailResult(answer(record, refused), False)
     shard.call_after()
+    settle(state, cut, job_id)
     return FailResult(APPLIED, verdict.retry_at_ms is not None)
 
 

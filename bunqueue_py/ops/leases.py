@@ -8,15 +8,16 @@ from ..errors import JobNotFoundError, LockError, ManagerClosedError
 from ..model.failure import Failure, bounded
 from ..model.job import ACTIVE, COMPLETED, FAILED, REMOVED, Delivery, JobRecord
 from ..shard.deadlines import LEASE, RETENTION, STALL, TIMEOUT, TTL, Entry
-from ..shard.keys import seq_of
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN, Shard
 from ..state import State
 from ..types import FailureReason
 from .ack import NOT_ISSUED, answer, judge_token
+from .commit import keep_up
 from .dead_letters import judge_letter
-from .fail import announce, end_run, wait_before_retry
-from .finish import drop_deadlines, emit, forget
+from .fail import end_run, wait_before_retry
+from .finish import emit, forget
+from .give_back import give_back as give_back
 from .mark import mark
 from .pull import expire
 from .recover import check_open, enter, ttl_due
@@ -115,6 +116,7 @@ def release_unstarted(state: State, items: Sequence[tuple[str, str | None]]) -> 
                 shard.gate = BROKEN
                 give_back(state, queue, record, now, 0, started=False)
                 shard.gate = OPEN
+    keep_up(state)
 
 
 def release(state: State, job_id: str, token: str | None, delay_ms: int) -> bool:
@@ -134,32 +136,11 @@ def release(state: State, job_id: str, token: str | None, delay_ms: int) -> bool
             shard.gate = BROKEN
             give_back(state, queue, record, state.now(), delay_ms, started=True)
             shard.gate = OPEN
-            return True
+    if refused is None:
+        keep_up(state)
+        return True
     answer(record, refused)
     return False
-
-
-def give_back(
-    state: State, queue: QueueState, record: JobRecord, now: int, delay_ms: int, *, started: bool
-) -> None:
-    """The active job is pending again, no attempt charged; its shard is held. `started` says that
-    its handler was called; if not, the job has last started when it had before."""
-    delivery = record.delivery
-    queue.leave_active(record, now)
-    drop_deadlines(queue, delivery)
-    seq = None if delay_ms else seq_of(record)
-    record.requeue(now + delay_ms if delay_ms else record.run_at_ms, now, "released")
-    if not started:
-        record.started_ms = getattr(delivery, "before_ms", None)
-        if record.options.ttl_ms is not None and record.started_ms is None:
-            queue.shard.deadlines.push(ttl_due(record), TTL, record)
-            # past due is no lateness of the scheduler
-            state.alarm.set(max(ttl_due(record), now))
-    ready = queue.place(record, now, seq)
-    mark(queue, record)
-    if state.events.any:
-        emit(state, queue, "released", record.id, now)
-    announce(state, queue, record, now, ready=ready)
 
 
 def update_progress(
@@ -193,7 +174,9 @@ def update_progress(
                     carried = {"percent": percent, "message": message}
                     emit(state, queue, "progress", job_id, now, carried)
             shard.gate = OPEN
-            return
+    if refused is None:
+        keep_up(state)
+        return
     if record.state == REMOVED:
         raise JobNotFoundError(f"job {job_id} is gone; its progress was not kept", job_id=job_id)
     if refused is not NOT_ISSUED:

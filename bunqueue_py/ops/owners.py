@@ -6,7 +6,7 @@ from ..model.job import Delivery
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
-from .leases import give_back
+from .give_back import give_back
 from .recover import check_open, enter
 
 _BITE = 256

@@ -14,6 +14,7 @@ from ..shard.stalls import watch
 from ..shard.waiters import Waiter
 from ..state import State
 from ..types import ANY, FailureReason, GroupChoice, JobState
+from .careful import hand_over
 from .finish import emit, finalize
 from .mark import mark
 from .push import find_queue
@@ -57,11 +58,13 @@ def pull(
         shard.call_after()
     if not state.alarm.served:
         state.alarm.start()
-    if views or timeout_ms == 0:
-        return views
-    return _wait(
-        state, queue, limit, timeout_ms, lease_ms, owner, waiter or Waiter(group), claim=claim
-    )
+    if not views and timeout_ms != 0:
+        views = _wait(
+            state, queue, limit, timeout_ms, lease_ms, owner, waiter or Waiter(group), claim=claim
+        )
+    if views and shard.dirty is not None:
+        hand_over(state, queue, views)
+    return views
 
 
 def pull_one(
@@ -106,10 +109,12 @@ def pull_one(
         shard.call_after()
     if not state.alarm.served:
         state.alarm.start()
-    if view is not None or timeout_ms == 0:
-        return view
-    views = _wait(state, queue, 1, timeout_ms, lease_ms, owner, Waiter(group), claim=False)
-    return views[0] if views else None
+    if view is None and timeout_ms != 0:
+        views = _wait(state, queue, 1, timeout_ms, lease_ms, owner, Waiter(group), claim=False)
+        view = views[0] if views else None
+    if view is not None and shard.dirty is not None:
+        hand_over(state, queue, (view,))
+    return view
 
 
 def _wait(

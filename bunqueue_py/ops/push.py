@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..errors import BulkAddError, GroupFullError
+from ..errors import GroupFullError, StorageError
 from ..model.checks import MAX_NAME, checked_name, checked_queue_name
 from ..model.job import ACTIVE, REMOVED, JobRecord, JobSnapshot
 from ..model.options import JobSpec
@@ -15,6 +15,7 @@ from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
 from ..types import DEFAULT_HOLD, DEFAULT_MODE, Deduplication, JobState
+from .commit import cut_short, first_durable, settle
 from .deduplicate import take_key
 from .draft import NO_OPTIONS, draft, draft_batch
 from .draft import encode as encode
@@ -41,10 +42,16 @@ def push(
     state: State, queue_name: str, data: Any, name: str, options: dict[str, Any]
 ) -> JobSnapshot:
     """Admits one job, or finds the one of its custom id or key."""
+    storage = state.storage
     queue = state.queues.get(queue_name)
     if queue is None:
         checked_queue_name(queue_name)
     record, own = draft(state, queue, name, data, options)
+    durable = False
+    if storage is not None:
+        durable = record.options.durable
+        if durable or storage.troubled:
+            storage.refuse(durable=durable)
     if queue is None:
         # only now: a refused push leaves no queue behind
         queue = record.queue = find_queue(state, queue_name)
@@ -80,10 +87,13 @@ def push(
         else:
             job = _admitted(state, queue, record, own, now)
         shard.gate = OPEN
+        cut = storage.cut if durable and storage is not None else 0
     if shard.after:
         shard.call_after()
     if not state.alarm.served and record.options.ttl_ms is not None:
         state.alarm.start()
+    if storage is not None:
+        settle(state, cut, job._id)
     return job
 
 
@@ -129,6 +139,9 @@ def push_named(
         elif claim is not None:
             claim *= 1000
     record, _ = draft(state, queue, name, data, NO_OPTIONS)
+    storage = state.storage
+    if storage is not None and storage.troubled:
+        storage.refuse(durable=False)
     if queue is None:
         queue = record.queue = find_queue(state, queue_name)
     record.custom_id = custom_id
@@ -163,12 +176,13 @@ def push_named(
             if shard.dirty is not None:
                 mark_new(queue, record)
             job = state.snapshot(record, _WAITING)
-            shard.gate = OPEN
-            return job
-        job = _admitted(state, queue, record, NAMED, now)
+        else:
+            job = _admitted(state, queue, record, NAMED, now)
         shard.gate = OPEN
     if shard.after:
         shard.call_after()
+    if storage is not None:
+        storage.admit()
     return job
 
 
@@ -179,6 +193,12 @@ def push_batch(
     naming `jobs[i]`."""
     checked_queue_name(queue_name)
     drafts = draft_batch(state, state.queues.get(queue_name), specs)
+    storage = state.storage
+    durable = False
+    if storage is not None:
+        durable = any(record.options.durable for record, _ in drafts)
+        if durable or storage.troubled:
+            storage.refuse(durable=durable)
     queue = find_queue(state, queue_name)
     for record, _ in drafts:
         record.queue = queue
@@ -233,14 +253,20 @@ def push_batch(
                         break
                 jobs.append(_admitted(state, queue, record, own, now))
         shard.gate = OPEN
+        first = first_durable(jobs, drafts) if durable else None
+        cut = storage.cut if first is not None and storage is not None else 0
     shard.call_after()
     if not state.alarm.served:
         state.alarm.start()
+    problem = None
+    try:
+        settle(state, cut, first)
+    except StorageError as error:
+        if full is None:
+            raise
+        problem = error
     if full is not None:
-        i = len(jobs)
-        raise BulkAddError(
-            f"jobs[{i}]: {full}. The {i} before it were added (accepted)", accepted=jobs, index=i
-        ) from full
+        raise cut_short(full, jobs, problem) from full
     return jobs
 
 

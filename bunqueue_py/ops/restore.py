@@ -20,17 +20,16 @@ from ..shard.unique_keys import stands
 from ..state import State
 from ..storage.base import Recovered
 from ..types import FailureReason
+from .careful import CAREFUL_MS
 from .fail import end_run, wait_before_retry
 from .finish import finalize
-from .leases import give_back
+from .give_back import give_back
 from .mark import HELD_KIND, QUEUE_KIND, mark, mark_new
 from .recover import make_anew
 from .retention import trim
 
 _log = logging.getLogger("bunqueue_py.storage")
 _LOST = Failure(FailureReason.WORKER_LOST, "the process ended while the job was active")
-CAREFUL_MS = 60_000
-"""After an unclean end: for how long a recovered job's start is on disk before its handler runs."""
 
 
 def restore(state: State, recovered: Recovered) -> None:

@@ -54,6 +54,7 @@ options = st.builds(
     timeout_ms=st.none() | durations,
     ttl_ms=st.none() | durations,
     lifo=st.booleans(),
+    durable=st.booleans(),
     remove_on_complete=keeps,
     remove_on_fail=keeps,
     stack_trace_limit=counts,

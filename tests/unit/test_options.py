@@ -133,6 +133,7 @@ BAD: dict[str, list[object]] = {
              ["ok", ""]],
     "stack_trace_limit": [*BAD_INTS, -1, 1001],
     "stall_timeout": [*BAD_DURATIONS, *NOT_ZERO],
+    "durable": BAD_BOOLS,
 }  # fmt: skip
 GOOD: dict[str, list[object]] = {
     "priority": [0, 1, -1, -1_000_000, 1_000_000],
@@ -159,6 +160,7 @@ GOOD: dict[str, list[object]] = {
     "tags": [[], (), ["a"], ("a", "a"), ["x" * 256], ["\N{SNOWMAN}"]],
     "stack_trace_limit": [0, 10, 1000],
     "stall_timeout": [0.001, 1e-9, 5, LONGEST, None],
+    "durable": [True, False],
 }  # fmt: skip
 NEEDS: dict[str, dict[str, Any]] = {"group_limit": {"group": "acme"}}
 """What an option cannot do without."""
@@ -261,12 +263,14 @@ def test_bad_defaults_do_not_bring_a_queue_into_being(
     assert manager.queues() == []
 
 
-@pytest.mark.parametrize("option", ["attempts", "stack_trace_limit", "timeout", "ttl", "lifo"])
+@pytest.mark.parametrize(
+    "option", ["attempts", "stack_trace_limit", "timeout", "ttl", "lifo", "durable"]
+)
 def test_an_equal_value_of_another_type_is_refused_after_the_good_one_was_seen(
     manager: QueueManager, option: str
 ) -> None:
     """True == 1 == 1.0, and they are not equally welcome."""
-    good = True if option == "lifo" else 1
+    good = True if option in ("lifo", "durable") else 1
     manager.push("mail", **{option: good})
     for bad in [value for value in (True, 1.0, 1) if type(value) is not type(good)]:
         if option in ("timeout", "ttl") and type(bad) is float:

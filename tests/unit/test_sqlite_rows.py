@@ -177,12 +177,14 @@ def test_options_are_stored_where_they_differ_from_the_default() -> None:
         remove_on_fail=True,
         stack_trace_limit=0,
         stall_timeout_ms=7,
+        durable=True,
         max_timeline=99,
     )
     text = json.loads(encoded(row_of(new_record(options), 1))[7])[1]
     assert json.loads(text) == {
         "attempts": 1,
         "backoff": ["fixed", 2000, 36_500 * 86_400_000, 0.0],
+        "durable": True,
         "lifo": True,
         "remove_on_complete": [10, None],
         "remove_on_fail": True,

@@ -225,6 +225,7 @@ def _keep(parts: Any) -> bool | Keep:
 _READ: dict[str, Callable[[Any], Any]] = {
     "attempts": _moment,
     "backoff": _backoff,
+    "durable": lambda value: _checked(value, bool),
     "lifo": lambda value: _checked(value, bool),
     "remove_on_complete": _keep,
     "remove_on_fail": _keep,
