@@ -7,39 +7,54 @@ import threading
 from typing import Any
 
 from .config import ManagerConfig
-from .errors import BunqueueError, ValidationError
+from .errors import BunqueueError, StorageError, ValidationError
 from .manager import QueueManager
+from .manager import _storage as chosen_storage
+from .storage.base import Storage
 from .storage.memory import MemoryStorage
 
 DATA_PATH = "BUNQUEUE_DATA_PATH"
 
 _lock = threading.Lock()
 _manager: QueueManager | None = None
-_chosen: tuple[MemoryStorage | None, ManagerConfig] | None = None
+_chosen: tuple[Any, ManagerConfig] | None = None
 
 
 def get_default_manager() -> QueueManager:
-    """The process's own manager, opened on first use, in memory unless `configure` chose
-    otherwise. Raises `ValidationError` if `BUNQUEUE_DATA_PATH` is set: files come with the SQLite
-    storage."""
+    """The process's own manager, opened on first use: on what `configure` chose, otherwise on the
+    file that the environment variable `BUNQUEUE_DATA_PATH` names, in memory if that is unset or
+    empty. Raises what `QueueManager` does; an error about the file names the variable."""
     global _manager
     with _lock:
         if _manager is None:
-            if _chosen is None and os.environ.get(DATA_PATH):
-                raise ValidationError(
-                    f"{DATA_PATH} names a file, but this version keeps jobs in memory only; "
-                    "unset it"
-                )
-            storage, config = _chosen or (None, ManagerConfig())
-            _manager = QueueManager(storage, config=config)
+            if _chosen is not None:
+                storage, config = _chosen
+                _manager = QueueManager(storage, config=config)
+            else:
+                _manager = _from_environment()
         return _manager
 
 
-def configure(storage: MemoryStorage | None = None, **config: Any) -> None:
-    """Chooses the storage and the `ManagerConfig` fields of the default manager, before its first
-    use. Raises `BunqueueError` after that."""
+def _from_environment() -> QueueManager:
+    path = os.environ.get(DATA_PATH)
+    if not path:
+        return QueueManager()
+    try:
+        return QueueManager(path)
+    except (StorageError, ValidationError) as error:
+        # whoever reads it may never have heard of the variable
+        error.args = (f"{DATA_PATH}: {error}", *error.args[1:])
+        raise
+
+
+def configure(
+    storage: MemoryStorage | Storage | str | os.PathLike[str] | None = None, **config: Any
+) -> None:
+    """Chooses the storage (as `QueueManager` takes it; nothing is opened yet) and the
+    `ManagerConfig` fields of the default manager, before its first use; `BUNQUEUE_DATA_PATH` does
+    not matter then. Raises `BunqueueError` after that, `ValidationError` for what is no storage."""
     global _chosen
-    chosen = (storage, ManagerConfig(**config))
+    chosen = (chosen_storage(storage), ManagerConfig(**config))
     with _lock:
         if _manager is not None:
             raise BunqueueError(

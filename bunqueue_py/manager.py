@@ -69,10 +69,13 @@ from .ops import (
     walk,
 )
 from .ops import close as ops_close
+from .readonly import ReadonlyManager, open_readonly
+from .serializers import Serializer
 from .shard.shard import FORKED
 from .state import State, build_state
 from .storage.base import Storage
 from .storage.memory import MemoryStorage
+from .storage.sqlite.paths import PathInput, absolute
 from .storage.sqlite.storage import SqliteStorage
 from .stores.alarm import NEVER
 from .sync import MANAGER, make_lock, spawn
@@ -93,6 +96,7 @@ from .types import (
     RateLimit,
     StallConfig,
 )
+from .types import Report as FileReport
 
 _log = logging.getLogger("bunqueue_py.manager")
 
@@ -105,7 +109,9 @@ _STATE_NAMES = ", ".join(query.ALL_STATES)
 class QueueManager:
     """Queues, their jobs and the threads that mind them, in this process.
 
-    `storage`: `None` or `MemoryStorage()` keep everything in memory. `config`: a `ManagerConfig`.
+    `storage`: `None` or `MemoryStorage()` keep everything in memory; a path keeps it in that SQLite
+    file, where the next manager finds it; `SqliteStorage(path, ...)` does so with other settings.
+    Raises `StorageError` if it cannot be opened. `config`: a `ManagerConfig`.
     `clock`: the time to live by. `background=False` starts no thread: the caller steps with
     `run_pending()`. Use it as a context manager, or call `close()`.
 
@@ -116,6 +122,14 @@ class QueueManager:
     ...     job.result()
     Outcome(applied=True, reason=None)
     6
+    >>> import os, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "jobs.db")
+    ...     with QueueManager(path) as manager:
+    ...         job = manager.push("sums", [1, 2, 3])
+    ...     with QueueManager(path) as manager:
+    ...         manager.pull("sums").data
+    [1, 2, 3]
     """
 
     def __init__(
@@ -256,6 +270,76 @@ class QueueManager:
         self._check_open()
         if self._state.storage is not None:
             self._state.storage.flush(timeout_ms)
+
+    def backup(self, path: PathInput) -> None:
+        """Copies the file to `path`, whole and as it is at one moment, with everything accepted
+        before the call, while jobs go on. Blocks until the copy is on disk. See
+        `SqliteStorage.backup`, which needs no manager.
+
+        Raises `StorageError`, and for a manager in memory `ValidationError`.
+
+        >>> import os, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     copy = os.path.join(folder, "copy.db")
+        ...     with QueueManager(os.path.join(folder, "jobs.db")) as manager:
+        ...         job = manager.push("sums", [1, 2, 3])
+        ...         manager.backup(copy)
+        ...     with QueueManager(copy) as manager:
+        ...         manager.counts("sums").waiting
+        1
+        """
+        self._on_disk("backup").backup(path)
+
+    def verify(self) -> FileReport:
+        """Flushes, then reads all of the file and tells what is wrong with it; jobs go on
+        meanwhile. See `SqliteStorage.verify`, which needs no manager.
+
+        Raises `StorageError`, and for a manager in memory `ValidationError`.
+
+        >>> import os, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with QueueManager(os.path.join(folder, "jobs.db")) as manager:
+        ...         job = manager.push("sums", [1, 2, 3])
+        ...         report = manager.verify()
+        >>> report.ok, report.jobs.waiting
+        (True, 1)
+        """
+        storage = self._on_disk("verify")
+        storage.flush()
+        return storage.verify()
+
+    def _on_disk(self, verb: str) -> SqliteStorage:
+        self._check_open()
+        storage = self._state.storage
+        if not isinstance(storage, SqliteStorage):
+            raise ValidationError(
+                f"{verb}() is about a file, and this manager has none: open it as "
+                'QueueManager("jobs.db")'
+            )
+        return storage
+
+    @classmethod
+    def open_readonly(
+        cls, path: PathInput, serializer: Serializer | None = None, *, clock: Clock | None = None
+    ) -> ReadonlyManager:
+        """A view of the file at `path` that changes nothing: for another process, beside the
+        manager that has it open, or after that has ended. Every write raises `StorageError`; see
+        `ReadonlyManager`.
+
+        `serializer`: what the file was written with, if not `JsonSerializer`. `clock`: by which
+        delayed jobs are judged. Raises `StorageError` if there is no such file, or it is not ours.
+
+        >>> import os, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = os.path.join(folder, "jobs.db")
+        ...     with QueueManager(path) as manager:
+        ...         job = manager.push("sums", [1, 2, 3])
+        ...         manager.flush()
+        ...         with QueueManager.open_readonly(path) as view:
+        ...             view.counts("sums").waiting
+        1
+        """
+        return open_readonly(path, serializer, clock=clock)
 
     def _close_later(self, timeout: Duration | None) -> None:
         self.close(timeout)
@@ -536,7 +620,8 @@ class QueueManager:
         queue: Any = None,
         custom_id: str | None = None,
     ) -> Job | None:
-        """The job by its id, or by queue and custom id; `None` if there is none."""
+        """The job by its id, or by queue and custom id; `None` if there is none. With
+        `keep_completed=None` on a file, one that memory has let go is found there by its id."""
         if (job_id is None) == (custom_id is None) or (job_id is None) == (queue is None):
             raise ValidationError("give job_id alone, or queue and custom_id")
         if job_id is not None:
@@ -556,8 +641,8 @@ class QueueManager:
         return query.get_state(self._state, _identify(job_id, None)[0])
 
     def get_result(self, job_id: Job | str) -> Any:
-        """The result of a completed job; `None` in any other state. Raises
-        `ResultExpiredError` where it has made room for newer ones."""
+        """The result of a completed job; `None` in any other state. Read from the file where
+        memory has let it go; raises `ResultExpiredError` where that is gone too."""
         self._check_open()
         return query.get_result(self._state, _identify(job_id, None)[0])
 
@@ -582,7 +667,8 @@ class QueueManager:
         newest_first: bool = False,
         with_data: bool = True,
     ) -> list[Job]:
-        """A page of the queue's jobs in those states (`None`: all); see `Queue.get_jobs`."""
+        """A page of the queue's jobs in those states (`None`: all), of those in memory; see
+        `Queue.get_jobs`."""
         checked_int(offset, "offset", 0, 1 << 40)
         checked_int(limit, "limit", 0, 1_000_000)
         self._check_open()
@@ -616,7 +702,8 @@ class QueueManager:
         return sorted(self._state.queues)
 
     def counts(self, queue: Any = None) -> JobCounts:
-        """How many jobs are in each state, of one queue or of all."""
+        """How many jobs are in each state, of one queue or of all. `completed` are those that are
+        in memory; `keep_completed=None` may leave more in the file."""
         self._check_open()
         if queue is None:
             return query.total_counts(self._state)
@@ -924,7 +1011,7 @@ def _storage(given: object) -> Storage | None:
     if given is None or isinstance(given, MemoryStorage):
         return None
     if isinstance(given, (str, os.PathLike)):
-        return SqliteStorage(given)
+        return SqliteStorage(absolute(given, "storage"))
     if isinstance(given, type) or not hasattr(given, "wait_committed"):
         raise ValidationError(
             "storage must be None or MemoryStorage() for memory, a path or SqliteStorage(path), "

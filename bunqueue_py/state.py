@@ -17,6 +17,7 @@ from .storage.base import Storage
 from .stores.alarm import Alarm
 from .stores.results import ProofStore, ResultStore
 from .stores.subscriptions import Subscriptions
+from .sync import RECALL, AnyLock, make_lock
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class State:
     maps a name to its queue. `alarm` is the scheduler's, `beat` the workers'. The bounds
     on completed jobs are looked at when a shard's completions hit `trim_mask`, or its bytes pass
     `trim_bytes`. `now`, `new_id` and their like are bound here
-    once for the hot path.
+    once for the hot path. `recalling` is held by whoever brings back a job that only the file has.
     """
 
     config: ManagerConfig
@@ -53,6 +54,7 @@ class State:
     trim_mask: int
     trim_bytes: int
     storage: Storage | None
+    recalling: AnyLock
 
 
 def build_state(
@@ -90,4 +92,5 @@ def build_state(
         trim_mask=0 if config.keep_completed is not None and config.keep_completed < 4096 else 63,
         trim_bytes=config.max_completed_bytes // config.shard_count(),
         storage=storage,
+        recalling=make_lock("recalling", RECALL),
     )

@@ -4,10 +4,11 @@
 | ----- | ------------------------------------- | --------------------------------- |
 | 10    | manager lifecycle                     | all below                         |
 | 20    | one worker's own state                | nothing above 1000, no shard      |
+| 40    | bringing back what only the file has  | shards, leaves, a connection      |
 | 50    | the storage writer's cut and commit   | shards, leaves                    |
 | 100+i | shard i                               | leaves; several only ascending    |
 | 1000  | leaves: stores, buffers, loops        | nothing                           |
-| 1020  | an SQLite connection                  | nothing; under 10 and 50 only     |
+| 1020  | an SQLite connection                  | nothing; under 10, 40, 50 only    |
 
 With `BUNQUEUE_CHECK_LOCKS=1` in the environment when a lock is made, it checks this table at every
 use and raises `LockOrderError`; otherwise it is a plain `threading.Lock`.
@@ -23,6 +24,7 @@ from typing import Protocol
 
 MANAGER = 10
 WORKER = 20
+RECALL = 40
 STORAGE = 50
 SHARD = 100
 LEAF = 1000
@@ -77,7 +79,7 @@ class CheckingLock:
                     f"{self.name} (rank {self.rank}) is taken while {last.name} "
                     f"(rank {last.rank}) is held"
                 )
-            if self.rank >= CONNECTION and last.rank not in (MANAGER, STORAGE):
+            if self.rank >= CONNECTION and last.rank not in (MANAGER, RECALL, STORAGE):
                 raise LockOrderError(
                     f"{self.name} is taken while {last.name} (rank {last.rank}) is held: SQLite "
                     "waits for the disk, and nobody may have to wait for that"

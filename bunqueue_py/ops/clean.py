@@ -14,6 +14,7 @@ from ..state import State
 from ..types import JobState
 from .commit import keep_up
 from .finish import emit, forget, ran_dry, resolve
+from .purge import purge
 from .query import queue_of
 from .recover import enter
 from .revival import refusal_of_retry, revive
@@ -30,11 +31,16 @@ CLEANABLE = (
 
 def clean(state: State, queue_name: str, age_ms: int, job_state: JobState, limit: int) -> list[str]:
     """Removes up to `limit` jobs that entered that state `age_ms` ago or earlier, oldest first,
-    and returns their ids; in bites, so that others get their turn."""
+    and returns their ids; in bites, so that others get their turn. Completed ones that only the
+    file has are among them."""
     queue = queue_of(state, queue_name)
     shard = queue.shard
     gone: list[str] = []
     bound: int | None = None
+    if job_state is JobState.COMPLETED:
+        # they ended before any that is in memory
+        bound = state.now() - age_ms
+        gone = purge(state, queue, bound, limit)
     while True:
         with queue.lock:
             if shard.gate:

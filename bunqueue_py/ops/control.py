@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from ..errors import JobNotFoundError, JobStateError
+import sys
+from collections.abc import Callable
+
+from ..errors import JobStateError
 from ..model.job import ACTIVE, COMPLETED, FAILED, GATED, JobRecord
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
+from . import archive
+from .archive import not_found
 from .commit import keep_up
 from .finish import emit, forget, ran_dry, removed, resolve
 from .mark import mark_queue
+from .purge import purge
 from .query import queue_of
 from .recover import check_open, enter
 from .revival import refuse_retry, revive
@@ -90,7 +96,8 @@ def _pending_batch(queue: QueueState, limit: int, *, delayed: bool) -> list[JobR
 
 
 def obliterate(state: State, queue_name: str, *, force: bool) -> int:
-    """Removes every job of the queue in one unit; returns how many. Raises `JobStateError` while
+    """Removes every job of the queue in one unit (then, in bites, those that only the file has);
+    returns how many. Raises `JobStateError` while
     jobs are active, unless forced: then their handlers find the job gone."""
     queue = queue_of(state, queue_name)
     shard = queue.shard
@@ -113,24 +120,30 @@ def obliterate(state: State, queue_name: str, *, force: bool) -> int:
         shard.gate = OPEN
     shard.call_after()
     keep_up(state)
-    return len(records)
+    return len(records) + len(purge(state, queue, state.now(), sys.maxsize))
 
 
 def remove(state: State, job_id: str, of: str | None = None) -> None:
     """Removes a job that is not active (of the queue `of`, if given). Raises `JobNotFoundError`,
     `JobStateError`."""
-    record, queue = find(state, job_id, of)
-    shard = queue.shard
+    _with_the_file(state, job_id, of, _remove)
+
+
+def _remove(state: State, queue: QueueState, record: JobRecord, *, fetched: bool) -> bool:
+    job_id, shard = record.id, queue.shard
     with queue.lock:
         if shard.gate:
             enter(state, shard)
-        still_there(state, record)
+        if not fetched and state.index.get(job_id) is not record:
+            return False
         if record.state == ACTIVE:
             raise JobStateError(
                 f"job {job_id} is active and cannot be removed; wait until it has finished",
                 job_id=job_id,
             )
         shard.gate = BROKEN
+        if fetched:
+            archive.take_back(state, queue, record)
         now = state.now()
         was_pending = record.state not in (COMPLETED, FAILED)
         removed(state, queue, record, now)
@@ -138,19 +151,23 @@ def remove(state: State, job_id: str, of: str | None = None) -> None:
             ran_dry(state, queue, now)
         shard.gate = OPEN
     shard.call_after()
-    keep_up(state)
+    return True
 
 
 def retry(state: State, job_id: str, of: str | None = None) -> None:
     """Runs a failed or completed job (of the queue `of`, if given) again, with fresh attempts.
     Raises `JobNotFoundError`, `JobStateError` for a job that is still to run or running, or whose
     custom id a live job has, `DuplicateJobError` where its key belongs to another live job now."""
-    record, queue = find(state, job_id, of)
-    shard = queue.shard
+    _with_the_file(state, job_id, of, _retry)
+
+
+def _retry(state: State, queue: QueueState, record: JobRecord, *, fetched: bool) -> bool:
+    job_id, shard = record.id, queue.shard
     with queue.lock:
         if shard.gate:
             enter(state, shard)
-        still_there(state, record)
+        if not fetched and state.index.get(job_id) is not record:
+            return False
         now = state.now()
         if record.state not in (COMPLETED, FAILED):
             what = queue.state_of(record, now, state.wall())
@@ -161,9 +178,34 @@ def retry(state: State, job_id: str, of: str | None = None) -> None:
             )
         refuse_retry(queue, record, now)
         shard.gate = BROKEN
+        if fetched:
+            archive.take_back(state, queue, record)
         revive(state, queue, record, now)
         shard.gate = OPEN
     shard.call_after()
+    return True
+
+
+def _with_the_file(state: State, job_id: str, of: str | None, verb: Callable[..., bool]) -> None:
+    """Calls the verb for the record of that id (in the queue `of`, if given), brought back where
+    only the file has it. The verb says `False` where the record has left memory. Raises
+    `JobNotFoundError`."""
+    check_open(state)
+    while True:
+        record = state.index.get(job_id)
+        if record is not None:
+            if of is not None and record.queue.name != of:
+                raise not_found(job_id)
+            if verb(state, record.queue, record, fetched=False):
+                break
+        if archive.is_kept(state):
+            with state.recalling:
+                found = archive.fetch(state, job_id, of)
+                if found is not None:
+                    verb(state, found[1], found[0], fetched=True)
+                    break
+        if job_id not in state.index:
+            raise not_found(job_id)
     keep_up(state)
 
 
@@ -171,7 +213,9 @@ def find(state: State, job_id: str, of: str | None) -> tuple[JobRecord, QueueSta
     """The record of that id (in the queue `of`, if given). Raises `JobNotFoundError`."""
     check_open(state)
     record = state.index.get(job_id)
-    if record is None or (of is not None and record.queue.name != of):
+    if record is None:
+        raise archive.missing(state, job_id, of)
+    if of is not None and record.queue.name != of:
         raise not_found(job_id)
     return record, record.queue
 
@@ -180,9 +224,3 @@ def still_there(state: State, record: JobRecord) -> None:
     """Raises `JobNotFoundError` if the record was removed before its shard was held."""
     if state.index.get(record.id) is not record:
         raise not_found(record.id)
-
-
-def not_found(job_id: str) -> JobNotFoundError:
-    return JobNotFoundError(
-        f"there is no job {job_id!r}: it never existed or was removed", job_id=job_id
-    )

@@ -13,6 +13,7 @@ from ..shard.keys import departed_key, seq_of
 from ..shard.queue_state import QueueState, finished_size
 from ..state import State
 from ..stores.results import Proof
+from .archive import is_kept, leave
 from .mark import mark, mark_completed, mark_gone
 
 
@@ -203,7 +204,8 @@ def drop_retention(queue: QueueState, record: JobRecord) -> None:
 
 def evict(state: State, queue: QueueState, limit: int) -> None:
     """Lets the oldest `limit` completed jobs of the queue go, each leaving a proof: what `forget`
-    does for one, in the form that a full memory needs at every completion."""
+    does for one, in the form that a full memory needs at every completion. Where the file keeps
+    all, they stay in that, but for those with a bound of their own."""
     custom_ids, index, size = queue.custom_ids, state.index, 0
     leaving = queue.completed.first(limit)
     proofs: dict[str, Proof] = {}
@@ -216,10 +218,12 @@ def evict(state: State, queue: QueueState, limit: int) -> None:
         proofs[record.id] = proof
     # before anything leaves: an exception between must not make a completed job unknown
     state.proofs.put_many(proofs)
-    marked = queue.shard.dirty is not None
+    marked, kept = queue.shard.dirty is not None, is_kept(state)
     for record in leaving:
         job_id = record.id
-        if marked:
+        if kept and record.options.remove_on_complete is False:
+            leave(queue, record)
+        elif marked:
             mark_gone(queue, record)
         size += len(record.data)
         if record.result_size > 0:
@@ -230,8 +234,9 @@ def evict(state: State, queue: QueueState, limit: int) -> None:
         custom_id = record.custom_id
         if custom_id is not None and custom_ids.get(custom_id) is record:
             del custom_ids[custom_id]
-        record.remove()
+        # in this order: what a rebuild finds removed in the index, it removes from the file too
         del index[job_id]
+        record.remove()
     queue.completed.pop_oldest(leaving)
     queue.departed += len(leaving)
     queue.shard.finished -= len(leaving)

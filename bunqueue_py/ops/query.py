@@ -8,9 +8,11 @@ from typing import Any
 
 from ..errors import ResultExpiredError, SerializationError
 from ..model.job import COMPLETED, JobRecord, JobSnapshot
+from ..model.rows import RESULT_SIZE
 from ..shard.queue_state import QueueState
 from ..state import State
 from ..types import JobCounts, JobState
+from . import archive
 from .push import find_queue
 from .recover import enter
 
@@ -25,17 +27,24 @@ ALL_STATES = (
 
 
 def get_job(state: State, job_id: str) -> JobSnapshot | None:
-    """A snapshot of the job, `None` if there is none."""
-    record = state.index.get(job_id)
-    if record is None:
-        return None
-    queue: QueueState = record.queue
-    with queue.lock:
-        if queue.shard.gate:
-            enter(state, queue.shard)
-        if state.index.get(job_id) is not record:
+    """A snapshot of the job, `None` if there is none. One that only the file has is read there."""
+    while True:
+        record = state.index.get(job_id)
+        if record is None:
+            row = archive.read(state, job_id)
+            if row is not None:
+                return archive.snapshot(state, row)
+            if job_id not in state.index:
+                return None
+            continue  # it came back meanwhile
+        queue: QueueState = record.queue
+        with queue.lock:
+            if queue.shard.gate:
+                enter(state, queue.shard)
+            if state.index.get(job_id) is record:
+                return _look(state, queue, record)
+        if not archive.is_kept(state):
             return None
-        return _look(state, queue, record)
 
 
 def get_by_custom_id(state: State, queue_name: str, custom_id: str) -> JobSnapshot | None:
@@ -74,14 +83,20 @@ def get_result(state: State, job_id: str) -> Any:
     else:
         proof = state.proofs.get(job_id)
         has_result = proof is not None and proof.failure is None and proof.has_result
+        if proof is None:
+            row = archive.read(state, job_id)
+            has_result = row is not None and row[RESULT_SIZE] >= 0
     if not has_result:
         return None
     return decode_result(state, job_id)
 
 
 def decode_result(state: State, job_id: str) -> Any:
-    """The kept result of that job, decoded; `ResultExpiredError` if it is no longer kept."""
+    """The kept result of that job, decoded, from memory or the file; `ResultExpiredError` if it is
+    no longer kept. Called with no lock held."""
     data = state.results.get(job_id)
+    if data is None:
+        data = archive.read_result(state, job_id)
     if data is None:
         raise ResultExpiredError(
             f"job {job_id} completed, but its result was evicted: only the "

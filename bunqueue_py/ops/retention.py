@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..shard.queue_state import QueueState, finished_size
 from ..shard.shard import BROKEN, OPEN, Shard
 from ..state import State
+from .archive import is_kept, may_go
 from .finish import evict
 from .recover import enter
 
@@ -29,7 +30,8 @@ def trim(state: State) -> None:
         if not (jobs or size) or not oldest:
             return
         until = oldest[1][0] if len(oldest) > 1 else None
-        _bite(state, state.shards.shards[oldest[0][1]], until, jobs, size)
+        if not _bite(state, state.shards.shards[oldest[0][1]], until, jobs, size):
+            return  # the oldest is not in the file yet, and stays until it is
 
 
 def _excess(state: State, room: int) -> tuple[int, int]:
@@ -45,9 +47,10 @@ def _excess(state: State, room: int) -> tuple[int, int]:
     return max(0, jobs), max(0, size)
 
 
-def _bite(state: State, shard: Shard, until: int | None, jobs: int, size: int) -> None:
+def _bite(state: State, shard: Shard, until: int | None, jobs: int, size: int) -> bool:
     """Lets up to 256 of the oldest of one queue go, none but the first younger than `until` or
-    than the oldest of another queue of the shard."""
+    than the oldest of another queue of the shard. `False` if none of that queue may go now."""
+    gone = 1
     with shard.lock:
         if shard.gate:
             enter(state, shard)
@@ -56,17 +59,23 @@ def _bite(state: State, shard: Shard, until: int | None, jobs: int, size: int) -
         if queue is not None:
             other = shard.heads.next_ms()
             bound = min((ms for ms in (until, other) if ms is not None), default=None)
-            evict(state, queue, _how_many(queue, bound, jobs, size))
+            gone = _how_many(state, queue, bound, jobs, size)
+            evict(state, queue, gone)
             shard.heads.push(queue)
         shard.gate = OPEN
+    return gone > 0
 
 
-def _how_many(queue: QueueState, until: int | None, excess: int, excess_bytes: int) -> int:
-    gone = 0
+def _how_many(
+    state: State, queue: QueueState, until: int | None, excess: int, excess_bytes: int
+) -> int:
+    gone, kept = 0, is_kept(state)
     for record in queue.completed.first(_BITE):
         if gone >= excess and excess_bytes <= 0:
             break
         if gone and until is not None and record.entered_ms > until:
+            break
+        if kept and not may_go(state, queue, record):
             break
         excess_bytes -= finished_size(record)
         gone += 1

@@ -53,9 +53,9 @@ def revive(
     if failed:
         queue.dead.remove(record)
     else:
-        queue.completed.discard(record)
-        queue.shard.finished -= 1
-        queue.shard.finished_bytes -= len(record.data) + max(0, record.result_size)
+        if queue.completed.discard(record):
+            queue.shard.finished -= 1
+            queue.shard.finished_bytes -= len(record.data) + max(0, record.result_size)
         if record.result_size >= 0:
             state.results.drop(record.id)
     drop_retention(queue, record)

@@ -14,10 +14,12 @@ from ..errors import (
 )
 from ..model.failure import Failure
 from ..model.job import ACTIVE, COMPLETED, FAILED
+from ..model.rows import RESULT_SIZE
 from ..shard.queue_state import QueueState
 from ..shard.shard import Watcher
 from ..shard.waiters import Waiter
 from ..state import State
+from . import archive
 from .query import decode, decode_result, queue_of
 from .recover import enter
 
@@ -162,6 +164,9 @@ def _read(state: State, job_id: str, watcher: Watcher) -> Any:
 def _outcome_of_past(state: State, job_id: str) -> Any:
     proof = state.proofs.get(job_id)
     if proof is None:
+        row = archive.read(state, job_id)
+        if row is not None:
+            return decode_result(state, job_id) if row[RESULT_SIZE] >= 0 else None
         raise JobNotFoundError(
             f"there is no job {job_id!r}: it never existed or was removed", job_id=job_id
         )

@@ -116,6 +116,14 @@ class Storage(Protocol):
         none, or there is no such job. Called as `read_job` is."""
         ...
 
+    def completed_ids(
+        self, queue: str, until_ms: int, after: tuple[int, int], limit: int
+    ) -> list[tuple[int, int, str]]:
+        """(when it ended, admission number, id) of completed jobs of the queue on disk that ended
+        by then, in that order, beginning behind `after`. What is unwritten does not count. Called
+        as `read_job` is."""
+        ...
+
     def health(self) -> StorageHealth:
         """How it is doing now."""
         ...

@@ -655,29 +655,7 @@ else:
 """)
 
 
-@pytest.mark.slow
-def test_a_data_path_is_refused_while_there_is_no_storage_for_it() -> None:
-    """Jobs must not silently live in memory where a file was asked for."""
-    works(
-        """
-import os
-from bunqueue_py import Queue, ValidationError, get_default_manager
-for use in (get_default_manager, lambda: Queue("q")):
-    try:
-        use()
-    except ValidationError as error:
-        assert "BUNQUEUE_DATA_PATH" in str(error)
-    else:
-        raise AssertionError("the path was ignored")
-assert not os.path.exists(os.environ["BUNQUEUE_DATA_PATH"])
-del os.environ["BUNQUEUE_DATA_PATH"]
-Queue("q").add("n")
-""",
-        BUNQUEUE_DATA_PATH="jobs.db",
-    )
-
-
-@pytest.mark.parametrize("storage", [":memory:", "jobs.db", 3, object()])
-def test_a_storage_other_than_memory_is_refused(storage: Any) -> None:
+@pytest.mark.parametrize("storage", [":memory:", 3, object()])
+def test_what_is_no_storage_is_refused(storage: Any) -> None:
     with pytest.raises(ValidationError, match="storage"):
         QueueManager(storage)

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...durations import shown
 from ...errors import StorageError
+from ...model.job import COMPLETED
 from ...model.options import Options
 from ...model.rows import DATA, INLINE_BYTES, RESULT, RESULT_SIZE, JobRow, Marks
 from ...sync import CONNECTION, make_lock
@@ -23,6 +24,11 @@ _PAYLOAD = "SELECT data FROM payloads WHERE id = ?"
 _RESULT = """SELECT CASE WHEN typeof(result) = 'blob'
         THEN result ELSE (SELECT r.data FROM results r WHERE r.id = jobs.id) END
     FROM jobs WHERE id = ?"""
+
+# The number stands in the text, as in the condition of the index.
+_COMPLETED = f"""SELECT entered, seq, id FROM jobs
+    WHERE queue = ? AND state = {COMPLETED} AND entered <= ? AND (entered, seq) > (?, ?)
+    ORDER BY entered, seq LIMIT ?"""
 
 _TRIES = 5
 _UNKNOWN: Any = object()
@@ -61,20 +67,29 @@ class Lookup:
         with self._lock:
             return self._blob(_RESULT, job_id)
 
+    def completed_ids(
+        self, queue: str, until_ms: int, after: tuple[int, int], limit: int
+    ) -> list[tuple[int, int, str]]:
+        """See `Storage.completed_ids`."""
+        with self._lock:
+            return self._all(_COMPLETED, bindable(queue), until_ms, *after, limit)
+
     def _blob(self, query: str, job_id: str) -> bytes | None:
         found = self._one(query, job_id)
         return None if found is None or found[0].__class__ is not bytes else found[0]
 
     def _one(self, query: str, job_id: str) -> tuple[Any, ...] | None:
+        rows = self._all(query, bindable(job_id))
+        return rows[0] if rows else None
+
+    def _all(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         if self._closed:
             raise StorageError(f"{shown(self.path)} is closed")
         try:
             if self._connection is None:
                 self._connection = connect_readonly(self.path)
                 self._connection.text_factory = text_or_bytes
-            found = self._connection.execute(query, (bindable(job_id),))
-            row: tuple[Any, ...] | None = found.fetchone()
-            return row
+            return self._connection.execute(query, values).fetchall()
         except sqlite3.Error as error:
             # whatever is wrong with this one, the next read opens another
             self._drop()

@@ -208,6 +208,12 @@ class SqliteStorage:
         """See `Storage.read_result`."""
         return read_result(self._lookup(), self._writer.unwritten, job_id)
 
+    def completed_ids(
+        self, queue: str, until_ms: int, after: tuple[int, int], limit: int
+    ) -> list[tuple[int, int, str]]:
+        """See `Storage.completed_ids`."""
+        return self._lookup().completed_ids(queue, until_ms, after, limit)
+
     def _lookup(self) -> Lookup:
         session = self._session
         if session is None:
