@@ -22,11 +22,11 @@ from ..model.rows import (
     record_from,
     row_of,
 )
+from ..shard.dirty import HELD_KIND, held_name
 from ..shard.keys import departed_key, seq_of
 from ..shard.queue_state import QueueState
 from ..state import State
 from ..types import JobState
-from .mark import HELD_KIND, held_name
 
 _UNMARKED = object()
 
