@@ -239,7 +239,7 @@ def _bury(state: State, broken: list[StorageError]) -> None:
             continue
         _log.error("job %s cannot be recovered and goes to the dead letters: %s", job_id, error)
         queue = _queue_of(state, name)
-        data = next((part for part in reversed(raw) if isinstance(part, bytes)), b"")
+        data = raw[8] if len(raw) > 8 and isinstance(raw[8], bytes) else b""
         record = JobRecord(job_id, queue, "undecodable", state.options.default, 0, data)
         with queue.lock:
             now = state.now()
