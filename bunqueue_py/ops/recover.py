@@ -15,6 +15,7 @@ from ..state import State
 from .finish import forget, resolve
 from .mark import mark_all, mark_gone, mark_held, mark_queue
 
+LAST = 1 << 62
 _log = logging.getLogger("bunqueue_py.recover")
 _REBUILT = "an exception broke off a critical section; shard %d was rebuilt from its records"
 
@@ -84,9 +85,12 @@ def _rebuild_queue(state: State, queue: QueueState, records: list[JobRecord], no
         if record.state != ACTIVE:
             record.delivery = None
     latest = 0
-    for record in sorted((r for r in records if r.state == PENDING), key=_admission):
+    # with their numbers: those on disk are the same ones, and a few may be written anew later
+    pending = [(_admission(queue, r), r) for r in records if r.state == PENDING]
+    for seq, record in sorted(pending, key=_number):
         in_order = record.run_at_ms >= latest
-        if queue.place(record, now, in_order=in_order) and in_order:
+        known = None if seq == LAST else seq
+        if queue.place(record, now, known, in_order=in_order) and in_order:
             latest = record.run_at_ms
     for record in sorted(records, key=_entered):
         deadlines = queue.shard.deadlines
@@ -144,9 +148,14 @@ def _rebuild_custom_id(queue: QueueState, record: JobRecord) -> None:
         queue.custom_ids[record.custom_id] = record
 
 
-def _admission(record: JobRecord) -> int:
+def _admission(queue: QueueState, record: JobRecord) -> int:
+    """Its admission number; a higher one than there has been for what was just coming in."""
     seq = seq_of(record)
-    return 0 if seq is None else seq
+    return LAST if seq is None or seq > queue.seq else seq
+
+
+def _number(entry: tuple[int, JobRecord]) -> int:
+    return entry[0]
 
 
 def _entered(record: JobRecord) -> int:
