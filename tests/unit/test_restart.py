@@ -18,7 +18,6 @@ from bunqueue_py import (
     GroupFullError,
     Job,
     JobSpec,
-    JobState,
     KeepJobs,
     ManagerConfig,
     Queue,
@@ -99,32 +98,36 @@ def result_of(manager: QueueManager, job: Job) -> Any:
 
 
 def picture(house: House) -> dict[str, Any]:
-    """All that the public interface shows of the queue."""
+    """All that the public interface shows of the queue, but for the order of jobs that entered
+    their state in the same millisecond: after a restart that is the order of admission."""
     manager, queue = house.manager, house.queue
+    listed = {
+        state: manager.get_jobs("q", states=(state,), limit=1000)
+        for state in ("waiting", "prioritized", "delayed", "active", "completed", "failed")
+    }
     jobs = {
-        str(state): [
-            {**job.to_dict(), "result": result_of(manager, job)}
-            for job in manager.get_jobs("q", states=(state,))
-        ]
-        for state in JobState
-        if state in ("waiting", "prioritized", "delayed", "active", "completed", "failed")
+        state: sorted(
+            ({**job.to_dict(), "result": result_of(manager, job)} for job in found),
+            key=lambda shown: shown["id"],
+        )
+        for state, found in listed.items()
     }
     return {
         "jobs": jobs,
+        "finished": [job.finished_at for job in (*listed["completed"], *listed["failed"])],
         "queues": manager.queues(),
         "counts": queue.counts(),
         "priorities": queue.counts_per_priority(),
         "paused": queue.is_paused,
         "limits": queue.limits.status(),
         "groups": {
-            name: (group.pending, group.active, group.is_paused, group.counts_per_priority())
+            name: (group.pending(), group.active(), group.is_paused, group.counts_per_priority())
             for name in queue.groups
             for group in [queue.groups[name]]
         },
         "stalls": queue.stalls.config,
         "dead": (queue.dlq.config, queue.dlq.stats(), queue.dlq.entries()),
         "keys": {key.key: queue.deduplication.owner(key.key) for key in KEYS},
-        "due": manager.next_due(),
     }
 
 
@@ -491,3 +494,16 @@ def test_a_rebuild_leaves_only_the_held_keys_that_still_stand(house: House) -> N
     house.manager._state.shards.shards[0].gate = BROKEN
     assert house.queue.deduplication.owner("long") is not None
     assert held_rows(house) == ["long"]
+
+
+# -- admission numbers -----------------------------------------------------------------------------
+
+
+def test_a_job_that_is_given_back_after_a_restart_has_its_old_place_after_the_next(
+    house: House,
+) -> None:
+    first, second = (house.queue.add("job", n) for n in (1, 2))
+    house.restart()
+    house.manager.release(house.pull())
+    house.restart()
+    assert [house.pull(), house.pull()] == [first, second]
