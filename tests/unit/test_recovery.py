@@ -443,7 +443,9 @@ def test_what_a_full_file_did_not_take_comes_in_at_the_next_open(bench: Bench) -
     assert at_close.value.accepted
     assert caught.value.accepted
     again = bench.open()
-    assert [pulled(again).id for _ in range(6)] == [lost.id, *ids]
+    got = [pulled(again) for _ in range(6)]
+    assert [job.id for job in got] == [lost.id, *ids]
+    assert {job.attempts_made for job in got} == {0}
     assert not list(bench.folder.glob("*.unflushed.jsonl"))
     assert list(bench.folder.glob("*.unflushed.jsonl.taken"))
 
