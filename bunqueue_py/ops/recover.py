@@ -139,18 +139,17 @@ def _rebuild_queue(
 def _place_pending(
     queue: QueueState, records: list[JobRecord], now: int, *, numbered: bool
 ) -> None:
-    latest, number = 0, -1
+    latest, number, anew = 0, -1, False
     for record in sorted(records, key=_admission):
         in_order = record.run_at_ms >= latest
         seq = seq_of(record) if numbered else None
-        if seq is not None and seq <= number:
-            # two of one number: from here on new ones, or their order on disk would be another
-            seq, numbered = None, False
         if seq is not None:
+            # two of one number: from here on new ones, or their order on disk would be another
+            anew = anew or seq <= number
             number = seq
-        if queue.place(record, now, seq, in_order=in_order) and in_order:
+        if queue.place(record, now, None if anew else seq, in_order=in_order) and in_order:
             latest = record.run_at_ms
-        if seq is None:
+        if anew:
             mark(queue, record)
 
 

@@ -143,7 +143,7 @@ class Journal(NamedTuple):
     last_commit: int | None
 
 
-def read_journal(lines: Iterable[str], durable: bool = False) -> Journal:
+def read_journal(lines: Iterable[str]) -> Journal:
     done: dict[int, list[Op]] = {}
     under_way: dict[int, Op] = {}
     promised: dict[int, int] = {}
@@ -159,7 +159,7 @@ def read_journal(lines: Iterable[str], durable: bool = False) -> Journal:
             op = under_way.pop(t)
             op["end"], op["at"] = entry["end"], entry["at"]
             done[t].append(op)
-            if op["op"] == "flush" or op.get("durable"):
+            if entry["durable"]:
                 promised[t] = len(done[t])
         elif what == "cut":
             at_cut, cut_at = {t: len(ops) for t, ops in done.items()}, entry["at"]

@@ -145,6 +145,8 @@ class Actor:
         self.operations = itertools.count()
         self.held: dict[int, Any] = {}
         self.ids: dict[int, str] = {}
+        #: the jobs whose outcomes are on disk when the call returns
+        self.durable: set[int] = set()
 
     def run(self) -> None:
         kinds, weights = zip(*WEIGHTS.items(), strict=True)
@@ -158,9 +160,17 @@ class Actor:
         self.journal.write("begin", **op)
         end, found = call()
         op["end"] = end
-        self.journal.write("end", t=self.t, end=end)
+        self.journal.write("end", t=self.t, end=end, durable=self.is_durable(op))
         self.ledger.apply(op)
         return found
+
+    def is_durable(self, op: Op) -> bool:
+        """Whether what returned is promised to be on disk."""
+        if op["op"] == "push":
+            return any(job["n"] in self.durable for job in op["jobs"])
+        if op["op"] == "ack":
+            return any(n in self.durable for n, _ in op["items"])
+        return op["op"] == "flush"
 
     def some(self, queue: str, state: int) -> int | None:
         found = self.ledger.numbers(queue, state)
@@ -205,11 +215,11 @@ class Actor:
                     duplicates.append(job["n"])
                 else:
                     self.ids[job["n"]] = answer.id
+                    if durable:
+                        self.durable.add(job["n"])
             return {"duplicates": duplicates}, None
 
         op: Op = {"op": "push", "q": queue, "jobs": jobs}
-        if durable:
-            op["durable"] = True
         self.do(op, call)
 
     def pull(self, queue: str) -> None:
