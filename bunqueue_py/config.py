@@ -19,9 +19,10 @@ class ManagerConfig:
 
     `serializer`: how data and results are encoded. `max_data_bytes`: the longest encoded payload
     or result, 1 to 1 GiB. `keep_completed`: how many completed jobs stay readable, 0 to
-    100,000,000, `None` without bound. `max_completed_bytes`: how many bytes of payload and result
-    they may hold, and once more what results may hold. `keep_results`: how many results stay
-    readable, 0 to 100,000,000.
+    100,000,000, `None` without bound: on a file it keeps all of them, and memory lets those beyond
+    `max_completed_bytes` go to it. `max_completed_bytes`: how many bytes of payload and result
+    they may hold in memory, and once more what results may hold. `keep_results`: how many results
+    stay in memory (a file has those of all jobs that it has), 0 to 100,000,000.
     `max_timeline`: steps kept of a job's timeline, 1 to 1,000. `shards`: a power of two from 1 to
     64, `None` for the smallest that is no less than the CPU count.
 

@@ -887,13 +887,40 @@ def test_a_reader_does_not_hold_up_the_writer_for_long(bench: Bench) -> None:
     reader = sqlite3.connect(bench.path)
     reader.execute("BEGIN")
     reader.execute("SELECT COUNT(*) FROM jobs").fetchone()
+<<<<<<< HEAD
     write_much(bench, 15)
+=======
+    write_much(bench, 30)
+    assert bench.writer.health().log_bytes > commits.LOG_BOUND_BYTES
+    assert caplog.text.count("the write-ahead log has grown") == 2  # at each doubling
+>>>>>>> w9
     reader.close()
     pragmas = [text for text in bench.connection.executed if text.startswith("PRAGMA")]
     cut_off = pragmas.index("PRAGMA wal_checkpoint")
     while pragmas[cut_off - 1] != f"PRAGMA busy_timeout={commits.PATIENCE_MS}":
         cut_off = pragmas.index("PRAGMA wal_checkpoint", cut_off + 1)
     assert pragmas[cut_off + 1] == "PRAGMA busy_timeout=5000"
+
+
+@pytest.mark.usefixtures("small_bounds")
+def test_the_longer_the_log_the_longer_readers_are_waited_for(bench: Bench) -> None:
+    write_much(bench, 1)
+    reader = sqlite3.connect(bench.path)
+    reader.execute("BEGIN")
+    reader.execute("SELECT COUNT(*) FROM jobs").fetchone()
+    bench.connection.executed.clear()
+    write_much(bench, 130)
+    waits = [
+        int(text.split("=")[1])
+        for text in bench.connection.executed
+        if text.startswith("PRAGMA busy_timeout=")
+    ]
+    patience = [wait for wait in waits if wait <= 10]
+    assert patience[0] == 1
+    assert patience == sorted(patience)
+    assert patience[-1] == 10
+    assert len(patience) < 30, "and the less often"
+    reader.close()
 
 
 @pytest.mark.usefixtures("small_bounds")

@@ -29,7 +29,9 @@ CHECKPOINT_BYTES = 4 * _MIB
 LOG_BOUND_BYTES = 32 * _MIB
 FREE_BOUND_BYTES = 16 * _MIB
 PATIENCE_MS = 100
-"""How long everybody may have to wait for readers, so that the log can be cut off."""
+"""How long everybody may have to wait for readers, so that the log can be cut off: so long for each
+`LOG_BOUND_BYTES` that it has, ten times at most. Readers that come and go, one always there, must
+not make it grow for ever."""
 
 _VACUUM_PAGES = 1024
 
@@ -185,7 +187,9 @@ class Committer:
     def _truncate(self, size: int) -> None:
         execute = self.connection.execute
         (timeout,) = execute("PRAGMA busy_timeout").fetchone()
-        execute(f"PRAGMA busy_timeout={PATIENCE_MS}").fetchone()
+        # Whoever begins to read from here on reads the file alone: those that are there now count.
+        patience = PATIENCE_MS * min(10, max(1, size // LOG_BOUND_BYTES))
+        execute(f"PRAGMA busy_timeout={patience}").fetchone()
         try:
             busy, _, _ = execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         finally:
@@ -195,7 +199,7 @@ class Committer:
             self._truncate_at = LOG_BOUND_BYTES
             return
         # not at every checkpoint: whoever reads may go on for hours
-        self._truncate_at = size + LOG_BOUND_BYTES // 4
+        self._truncate_at = size + max(LOG_BOUND_BYTES, size) // 4
         if size >= max(LOG_BOUND_BYTES, 2 * self._warned):
             self._warned = size
             _log.warning(
