@@ -1,4 +1,4 @@
-"""The tests of a module of `tests/unit`, for another suite to run under its own fixtures."""
+"""The tests of another module, for a suite to run under its own fixtures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 
-def load(name: str) -> dict[str, Any]:
+def load(name: str, suite: str = "unit") -> dict[str, Any]:
     """Everything in that module."""
-    module = importlib.import_module(f"tests.unit.{name}")
+    module = importlib.import_module(f"tests.{suite}.{name}")
     return {key: value for key, value in vars(module).items() if not key.startswith("__")}
