@@ -8,6 +8,15 @@ from ..errors import BulkAddError, GroupFullError, StorageError
 from ..model.job import JobRecord, JobSnapshot
 from ..model.own import Own
 from ..state import State
+from .recover import check_open
+
+
+def refuse(state: State, *, durable: bool) -> None:
+    """Raises `StorageError` if a push must not be accepted now. Before anything changes."""
+    # whoever has closed the manager is not told of its disk
+    check_open(state)
+    if state.storage is not None:
+        state.storage.refuse(durable=durable)
 
 
 def keep_up(state: State) -> None:

@@ -74,11 +74,14 @@ def fail(
             else:
                 verdict = end_run(state, queue, record, failure, wait_ms, now)
             shard.gate = OPEN
-            cut = outcome_cut(state, record) if verdict.retry_at_ms is None else 0
+            cut = -1
+            if shard.dirty is not None:
+                cut = outcome_cut(state, record) if verdict.retry_at_ms is None else 0
     if refused is not None:
         return FailResult(answer(record, refused), False)
     shard.call_after()
-    settle(state, cut, job_id)
+    if cut >= 0:
+        settle(state, cut, job_id)
     return FailResult(APPLIED, verdict.retry_at_ms is not None)
 
 

@@ -6,6 +6,7 @@ from ..model.job import Delivery
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
+from .commit import keep_up
 from .give_back import give_back
 from .recover import check_open, enter
 
@@ -50,4 +51,5 @@ def _release_bite(state: State, queue: QueueState, bite: list[Delivery]) -> int:
                 released += 1
         shard.gate = OPEN
     shard.call_after()
+    keep_up(state)
     return released

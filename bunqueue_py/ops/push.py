@@ -15,7 +15,7 @@ from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
 from ..types import DEFAULT_HOLD, DEFAULT_MODE, Deduplication, JobState
-from .commit import cut_short, first_durable, settle
+from .commit import cut_short, first_durable, refuse, settle
 from .deduplicate import take_key
 from .draft import NO_OPTIONS, draft, draft_batch
 from .draft import encode as encode
@@ -51,7 +51,7 @@ def push(
     if storage is not None:
         durable = record.options.durable
         if durable or storage.troubled:
-            storage.refuse(durable=durable)
+            refuse(state, durable=durable)
     if queue is None:
         # only now: a refused push leaves no queue behind
         queue = record.queue = find_queue(state, queue_name)
@@ -141,7 +141,7 @@ def push_named(
     record, _ = draft(state, queue, name, data, NO_OPTIONS)
     storage = state.storage
     if storage is not None and storage.troubled:
-        storage.refuse(durable=False)
+        refuse(state, durable=False)
     if queue is None:
         queue = record.queue = find_queue(state, queue_name)
     record.custom_id = custom_id
@@ -198,7 +198,7 @@ def push_batch(
     if storage is not None:
         durable = any(record.options.durable for record, _ in drafts)
         if durable or storage.troubled:
-            storage.refuse(durable=durable)
+            refuse(state, durable=durable)
     queue = find_queue(state, queue_name)
     for record, _ in drafts:
         record.queue = queue

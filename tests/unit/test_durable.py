@@ -17,6 +17,7 @@ from bunqueue_py import (
     Deduplication,
     JobSpec,
     JobState,
+    ManagerClosedError,
     Queue,
     QueueManager,
     SqliteStorage,
@@ -354,6 +355,65 @@ def test_pushes_go_on_until_max_unflushed_and_are_refused_then(
         assert not manager.push("q", custom_id="one").duplicate
         manager.flush()
         assert len(on_disk(path)) == 21
+
+
+def test_a_closed_manager_says_that_it_is_closed_whatever_the_disk_does(
+    disk: Disk, path: Path
+) -> None:
+    manager = QueueManager(path)
+    failing(manager, disk)
+    with pytest.raises(StorageError):
+        manager.close()
+    for options in ({}, {"durable": True}, {"custom_id": "one"}):
+        with pytest.raises(ManagerClosedError):
+            manager.push("q", **options)
+
+
+@pytest.mark.slow
+def test_bulk_work_on_the_queue_keeps_up_with_the_writer(disk: Disk, path: Path) -> None:
+    """Whoever has marked something waits, after release, while the writer is far behind."""
+    calls = {
+        "drain": lambda: manager.drain("pending"),
+        "clean": lambda: manager.clean("done", 0, state="completed"),
+        "retry_all": lambda: manager.retry_all("done", "completed"),
+        "promote_all": lambda: manager.promote_all("late"),
+        "purge": lambda: Queue("dead", manager).dlq.purge(),
+        "revive": lambda: Queue("dead2", manager).dlq.retry_all(),
+        "release": lambda: manager.release(held),
+        "fail": lambda: manager.fail(failed, "no"),
+        "discard": lambda: manager.discard(wanted),
+        "change_priority": lambda: manager.change_priority(moved, 5),
+    }
+    storage = SqliteStorage(path, max_lag=0.001)
+    with QueueManager(storage) as manager:
+        done = manager.push_batch("done", [("n", 1)] * 4)
+        manager.ack_batch([Ack(job) for job in manager.pull_batch("done", 2)])
+        assert done
+        manager.push("pending")
+        manager.push("late", delay=60)
+        for name in ("dead", "dead2"):
+            manager.discard(manager.push(name))
+        manager.push_batch("held", [("n", 1)] * 2)
+        held, failed = manager.pull_batch("held", 2)
+        wanted, moved = manager.push_batch("other", [("n", 1)] * 2)
+        for name, call in calls.items():
+            manager.flush()
+            disk.reached.clear()
+            disk.gate.clear()
+            before = threading.Thread(target=manager.push, args=("x",))
+            before.start()
+            assert disk.reached.wait(60), name
+            while storage.health().lag_ms < 5:
+                before.join(0.001)
+            thread = threading.Thread(target=call)
+            thread.start()
+            thread.join(0.02)
+            held_up = thread.is_alive()
+            disk.gate.set()
+            thread.join(60)
+            before.join(60)
+            assert held_up, name
+            assert not thread.is_alive(), name
 
 
 # -- loops and workers ---------------------------------------------------------------------------
