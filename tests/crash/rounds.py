@@ -158,7 +158,8 @@ def read_books(path: Path) -> Books:
         assert isinstance(row, tuple), row
         result = row[RESULT]
         if row[RESULT_SIZE] >= 0 and result is None:
-            result = apart[row[0]]
+            result = apart.get(row[0])
+            assert result is not None, f"job {row[0]} of {row[QUEUE]} has lost its result"
         _enter(books, row, result)
     return books
 

@@ -31,7 +31,7 @@ def test_whenever_and_wherever_it_is_killed_the_books_balance(
         folder.mkdir()
         try:
             play(folder / "jobs.db", seed, losses)
-        except AssertionError as error:
+        except Exception as error:
             raise AssertionError(f"seed {seed}, whose files are in {folder}: {error}") from error
     print(losses.report())
     assert losses.commits
