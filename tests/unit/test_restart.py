@@ -1,5 +1,8 @@
 """A restart in good order changes nothing: all that can be seen of a queue is as it was, and what
-happens from then on is what would have happened without it."""
+happens from then on is what would have happened without it.
+
+It is over 400 lines because each kind of state has a life of its own here.
+"""
 
 from __future__ import annotations
 
