@@ -18,7 +18,8 @@ BATCH = 500
 ROOM = 64 * MIB
 """What the file may have beyond what is kept."""
 
-LOG = 128 * MIB
+LOG = 256 * MIB
+"""Each half second a reader ends, and for so long readers are waited for from 160 MiB on."""
 
 
 def pass_through(manager: QueueManager, jobs: int, look: Callable[[], None]) -> None:

@@ -867,6 +867,9 @@ def test_keep_results_lets_the_least_recently_used_result_go(clock: VirtualClock
             lambda: second.result(timeout=0),
             lambda: second.refresh().return_value,
         ):
+            if manager._state.storage is not None:
+                assert ask() == 2, "a file has it still"
+                continue
             with pytest.raises(ResultExpiredError, match="keep_results"):
                 ask()
         assert second.refresh().state is JobState.COMPLETED
@@ -877,6 +880,9 @@ def test_a_job_without_a_result_has_none_to_lose(clock: VirtualClock) -> None:
         nothing, something = completed(manager), completed(manager, 1)
         assert manager.get_result(nothing) is None
         assert nothing.result(timeout=0) is None
+        if manager._state.storage is not None:
+            assert manager.get_result(something) == 1, "a file has it still"
+            return
         with pytest.raises(ResultExpiredError):
             manager.get_result(something)
 
