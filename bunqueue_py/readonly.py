@@ -383,6 +383,8 @@ class ReadonlyManager:
     extend_lock = _refused("extend_lock")
     fail = _refused("fail")
     flush = _refused("flush")
+    backup = _refused("backup")
+    verify = _refused("verify")
     group_names = _refused("group_names")
     group_view = _refused("group_view")
     heartbeat = _refused("heartbeat")

@@ -24,6 +24,15 @@ CASES = 4
 
 KEPT_BY_NAME = "its back-off is a function within the test, which a file cannot keep by its name"
 MANY = "thousands of jobs or groups, each with a row; it is about memory or time"
+IN_EVERY_RUN = {
+    "test_push_pull_on_sqlite.py",
+    "test_retries_on_sqlite.py",
+    "test_tokens_on_sqlite.py",
+    "test_deduplication_on_sqlite.py",
+    "test_dead_letters_on_sqlite.py",
+}
+"""The others are marked slow: all together they take a minute."""
+
 LEFT_OUT = {
     "test_a_hundred_thousand_changes_leave_no_memory_behind": MANY,
     "test_ten_thousand_dead_letters_that_come_and_go_leave_no_memory_behind": MANY,
@@ -35,6 +44,15 @@ LEFT_OUT = {
     "test_999_blocked_groups_of_1000_cost_the_open_one_nothing": MANY,
     "test_10_000_groups_used_once_leave_no_memory_behind": MANY,
     "test_a_cool_down_of_a_group_without_jobs_is_forgotten_when_it_has_passed": MANY,
+    "test_expired_held_keys_leave_no_memory_behind": MANY,
+    "test_keys_that_are_taken_and_released_all_day_leave_no_memory_behind": MANY,
+    "test_keep_completed_bounds_all_queues_together_however_they_are_spread": MANY,
+    "test_no_job_starts_early_and_equal_due_times_run_first_in_first_out": MANY,
+    "test_iter_jobs_and_counts_per_priority_know_grouped_jobs": MANY,
+    "test_a_walk_passes_no_grouped_job_twice_while_groups_come_and_go": MANY,
+    "test_retry_all_goes_on_behind_more_refused_ones_than_one_bite_holds": MANY,
+    "test_a_filtered_page_counts_only_what_it_finds": MANY,
+    "test_a_waiter_gets_a_result_that_is_evicted_at_once": "the file still has that result",
     "test_a_back_off_with_one_attempt_is_accepted_and_never_used": KEPT_BY_NAME,
     "test_a_custom_back_off_is_shown_the_attempt_that_failed_and_its_error": KEPT_BY_NAME,
     "test_a_custom_back_off_that_returns_nonsense_gives_the_default_wait_and_says_so": KEPT_BY_NAME,
@@ -61,6 +79,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             i for i in of_one if i.get_closest_marker("slow") and getattr(i, "cls", None) is None
         }
         gone.update(item for item in of_one if item not in kept or item in slow)
+        if of_one[0].path.name not in IN_EVERY_RUN:
+            for item in of_one:
+                item.add_marker(pytest.mark.slow)
     config.hook.pytest_deselected(items=[item for item in items if item in gone])
     items[:] = [item for item in items if item not in gone]
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bunqueue_py.model.backoff import Backoff
+from bunqueue_py.model.claim import EXTEND, REPLACE, SKIP, AnyClaim, Claim
 from bunqueue_py.model.failure import Failure
 from bunqueue_py.model.job import COMPLETED, FAILED, PENDING, JobRecord
 from bunqueue_py.model.options import Keep, Options
@@ -26,7 +27,7 @@ from bunqueue_py.model.rows import (
     record_from,
     row_of,
 )
-from bunqueue_py.model.side import EXTEND, REPLACE, SKIP, AttemptRow, Claim, Letter, Side
+from bunqueue_py.model.side import AttemptRow, Letter, Side
 from bunqueue_py.storage.sqlite import schema
 from bunqueue_py.storage.sqlite.rows import (
     COLUMNS,
@@ -106,12 +107,13 @@ def sides(draw: Any) -> Side:
 
 
 @st.composite
-def claims(draw: Any) -> Claim:
+def claims(draw: Any) -> AnyClaim:
     ttl_ms = draw(st.none() | durations)
     mode = draw(st.sampled_from([SKIP, EXTEND, REPLACE]))
-    claim = Claim(draw(texts), ttl_ms, mode, draw(st.booleans()))
-    claim.until_ms = draw(st.none() | moments)
-    return claim
+    held, until_ms = draw(st.booleans()), draw(st.none() | moments)
+    if mode == SKIP and not held and until_ms is None:
+        return ttl_ms
+    return Claim(ttl_ms, mode, held, until_ms)
 
 
 @st.composite
@@ -129,7 +131,8 @@ def records(draw: Any) -> tuple[JobRecord, bytes | None]:
     result = draw(st.none() | blobs) if record.state == COMPLETED else None
     record.result_size = -1 if result is None else len(result)
     record.custom_id = draw(st.none() | texts)
-    record.claim = draw(st.none() | claims())
+    record.unique_key = draw(st.none() | texts)
+    record.claim = None if record.unique_key is None else draw(claims())
     record.side = draw(st.none() | sides())
     return record, result
 

@@ -1460,8 +1460,8 @@ def line_between_a_newcomer_and_the_end_of_its_predecessor() -> int:
         with pytest.raises(KeyboardInterrupt), Trap(at, KeyboardInterrupt):
             push()
         state = world.manager._state
-        live = [r for r in state.index.values() if r.state < ACTIVE and r.claim is not None]
-        both = [record for record in live if record.claim.key == "k"]
+        live = [r for r in state.index.values() if r.state < ACTIVE]
+        both = [record for record in live if record.unique_key == "k"]
         owner = state.queues["q"].unique_keys.owners["k"]
         world.manager.close()
         if len(both) == 2 and owner is both[1]:

@@ -78,7 +78,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 def connection_of(manager: QueueManager) -> sqlite3.Connection:
     storage: Any = manager._state.storage
-    connection: sqlite3.Connection = storage._writer.connection
+    connection: sqlite3.Connection = storage._session._committer.connection
     return connection
 
 
@@ -474,10 +474,10 @@ def test_a_full_disk_while_running_is_survived(tmp_path: Path) -> None:
 
 def test_a_file_locked_by_another_program_is_written_when_that_is_done(bench: Bench) -> None:
     manager = bench.open()
-    manager.push("q", 1)
     connection_of(manager).execute("PRAGMA busy_timeout = 1").fetchone()
     with closing(sqlite3.connect(bench.path, isolation_level=None)) as outside:
         outside.execute("BEGIN IMMEDIATE")
+        manager.push("q", 1)
         with pytest.raises(StorageError, match="another program holds it locked"):
             manager.flush()
         manager.push("q", 2)

@@ -10,6 +10,7 @@ import pytest
 
 from bunqueue_py.errors import StorageError, ValidationError
 from bunqueue_py.model.backoff import DEFAULT_BACKOFF, Backoff
+from bunqueue_py.model.claim import EXTEND, Claim
 from bunqueue_py.model.failure import Failure
 from bunqueue_py.model.import_path import ByPath, checked_importable, import_path
 from bunqueue_py.model.job import ACTIVE, COMPLETED, PENDING, JobRecord
@@ -25,7 +26,7 @@ from bunqueue_py.model.rows import (
     record_from,
     row_of,
 )
-from bunqueue_py.model.side import EXTEND, AttemptRow, Claim, Letter
+from bunqueue_py.model.side import AttemptRow, Letter
 from bunqueue_py.storage.sqlite import schema
 from bunqueue_py.storage.sqlite.rows import (
     ABSENT,
@@ -87,7 +88,7 @@ def worn_record() -> JobRecord:
     record.state = PENDING
     record.started_ms, record.attempts_made = 1100, 2
     record.custom_id = "invoice-7"
-    record.claim = Claim("key", 5000, EXTEND, True)
+    record.unique_key, record.claim = "key", Claim(5000, EXTEND, True)
     record.claim.begin(1000)
     side = record.need_side()
     failure = Failure(FailureReason.TIMEOUT, "too slow", ("line 1", "line 2"))
@@ -312,8 +313,7 @@ ODD = ["naïve", "日本語", "😀", "a\ud800b", "\ud83d\ude00", "\udfff", "nul
 def test_odd_text_comes_back_exactly(text: str) -> None:
     record = worn_record()
     assert record.side is not None
-    assert record.claim is not None
-    record.name = record.custom_id = record.claim.key = record.side.group = text
+    record.name = record.custom_id = record.unique_key = record.side.group = text
     record.side.tags = (text, text)
     record.side.progress_message = text
     record.side.failure = Failure(FailureReason.UNKNOWN, text, (text,))
