@@ -19,7 +19,7 @@ from bunqueue_py.shard.shard import BROKEN, OPEN
 from tests.storage_check import check_storage
 
 HERE = Path(__file__).parent
-CASES = 4
+CASES = 2
 """How many cases of one test are run over SQLite; what they differ in is seldom what is kept."""
 
 KEPT_BY_NAME = "its back-off is a function within the test, which a file cannot keep by its name"
