@@ -239,16 +239,28 @@ class QueueManager:
             deadline = self._state.now()
             raise
         finally:
-            ops_close.seal(self._state)
-            problem = self._close_storage(deadline)
-            ended = self._loop.stop(self._left(deadline)) and ended
-            ended = self._beat.stop(self._left(deadline)) and ended
-            ended = self.events.close(self._left(deadline)) and ended
-            atexit.unregister(self._at_exit)
-            closed.set()
+            try:
+                self._seal()
+            finally:
+                try:
+                    problem = self._close_storage(deadline)
+                finally:
+                    ended = self._loop.stop(self._left(deadline)) and ended
+                    ended = self._beat.stop(self._left(deadline)) and ended
+                    ended = self.events.close(self._left(deadline)) and ended
+                    atexit.unregister(self._at_exit)
+                    closed.set()
         if problem is not None:
             raise problem
         return ended
+
+    def _seal(self) -> None:
+        try:
+            ops_close.seal(self._state)
+        except BaseException:
+            # Ctrl-C: what a shard that stayed open accepts now would not reach the disk any more
+            ops_close.seal(self._state)
+            raise
 
     def _close_storage(self, deadline: int | None) -> StorageError | None:
         """Writes what is left; what went wrong with it is raised when all else has ended."""

@@ -11,7 +11,7 @@ from .recover import rebuild
 
 def seal(state: State) -> None:
     """Closes every shard in one unit, so that no push can slip past it; wakes everybody who
-    waits: they get `ManagerClosedError`."""
+    waits: they get `ManagerClosedError`. Safe again after an exception broke it off."""
     with state.shards.all_locked() as shards:
         for shard in shards:
             if shard.dirty is not None:
@@ -22,7 +22,8 @@ def seal(state: State) -> None:
 
 
 def _give_all_back(state: State, shard: Shard) -> None:
-    """What has not finished is pending again, uncharged: a close in good order loses no run."""
+    """What has not finished is pending again, uncharged: a close in good order loses no run. The
+    gate is not marked: what an exception leaves active on disk is given back at the next open."""
     if shard.gate == BROKEN:
         rebuild(state, shard)
     now = state.now()

@@ -17,6 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -41,7 +42,9 @@ from bunqueue_py import (
     QueueManager,
 )
 from bunqueue_py.model.job import ACTIVE
+from bunqueue_py.ops import close as ops_close
 from bunqueue_py.ops.query import check
+from bunqueue_py.state import State
 from bunqueue_py.tasks import deadlines
 from bunqueue_py.tasks.stalls import LatePasses
 from bunqueue_py.testing import SeededIds, VirtualClock
@@ -2001,3 +2004,50 @@ def test_a_signal_ends_a_blocked_pull_and_hands_its_wake_on(
         armed = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+# -- the end of a manager on a file ----------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_an_exception_while_a_manager_closes_charges_no_run_and_frees_the_file(
+    error: type[BaseException],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At the lines that seal it: whoever closes then gets the exception, and the file is whole."""
+    caplog.set_level(100)
+    seal = ops_close.seal
+    at, hit = 0, "the start"
+    while hit is not None:
+        at += 11
+        path = tmp_path / f"{at}.db"
+        manager = QueueManager(path, background=False, config=ManagerConfig(shards=2))
+        for name in ("a", "b", "c"):
+            manager.push_batch(name, [("job", n) for n in range(3)])
+            manager.pull_batch(name, 2)
+        trap = Trap(at, error)
+        sealing = [trap]
+
+        def sealed(state: State, sealing: list[Trap] = sealing) -> None:
+            with sealing.pop() if sealing else nullcontext():
+                seal(state)
+
+        monkeypatch.setattr(ops_close, "seal", sealed)
+        raised = False
+        try:
+            manager.close()
+        except error:
+            raised = True
+        monkeypatch.undo()
+        hit = trap.hit
+        assert raised is (hit is not None)
+        assert manager.close(timeout=5), hit
+        with QueueManager(path, background=False) as again:
+            for name in ("a", "b", "c"):
+                jobs = again.pull_batch(name, 10)
+                assert [job.data for job in jobs] == [0, 1, 2], hit
+                assert {job.attempts_made for job in jobs} == {0}, hit
+            check(again._state)
