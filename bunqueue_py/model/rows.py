@@ -7,7 +7,7 @@ once the process is gone. Nothing is encoded here.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from .claim import SKIP, AnyClaim, Claim
 from .failure import Failure
@@ -148,6 +148,11 @@ def with_result_of(row: JobRow, older: JobRow | None) -> JobRow:
     if older is None or older[RESULT] is None or not keeps_result(row):
         return row
     return (*row[:RESULT], older[RESULT], row[RESULT_SIZE])
+
+
+def with_data(row: JobRow, data: bytes | None) -> JobRow:
+    """The row with that payload."""
+    return cast(JobRow, (*row[:DATA], data, *row[DATA + 1 :]))
 
 
 def keeps_result(row: JobRow) -> bool:

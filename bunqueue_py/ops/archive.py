@@ -5,8 +5,10 @@ Everything here that reads the disk is called with no shard held.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..errors import JobNotFoundError, JobStateError
-from ..model.claim import Claim, is_held
+from ..model.claim import is_held
 from ..model.job import COMPLETED, JobRecord, JobSnapshot
 from ..model.rows import (
     CLAIM,
@@ -19,16 +21,17 @@ from ..model.rows import (
     SIDE,
     STATE,
     JobRow,
+    Marks,
     record_from,
     row_of,
+    with_data,
 )
-from ..shard.dirty import HELD_KIND, held_name
+from ..shard.dirty import Dirty
 from ..shard.keys import departed_key, seq_of
 from ..shard.queue_state import QueueState
 from ..state import State
 from ..types import JobState
-
-_UNMARKED = object()
+from .mark import mark_held
 
 
 def is_kept(state: State) -> bool:
@@ -36,26 +39,22 @@ def is_kept(state: State) -> bool:
     return state.storage is not None and state.config.keep_completed is None
 
 
-def may_go(state: State, queue: QueueState, record: JobRecord) -> bool:
+def may_go(queue: QueueState, record: JobRecord, unwritten: Sequence[Marks]) -> bool:
     """Whether memory may leave the completed record to the file: all of it is written. The shard
-    is held; looks at memory only."""
-    dirty, storage = queue.shard.dirty, state.storage
+    is held since before `unwritten` was asked of the storage; looks at memory only."""
+    dirty, job_id = queue.shard.dirty, record.id
     assert dirty is not None
-    assert storage is not None
-    job_id = record.id
-    return job_id not in dirty.jobs and all(job_id not in part.jobs for part in storage.unwritten())
+    return job_id not in dirty.jobs and all(job_id not in part.jobs for part in unwritten)
 
 
 def leave(queue: QueueState, record: JobRecord) -> None:
     """The record is about to leave memory for the file; its shard is held. A key that it holds
     beyond its end is held on without it: whoever frees the key later does not find the record."""
-    dirty, key, claim = queue.shard.dirty, record.unique_key, record.claim
-    assert dirty is not None
-    if key is None or not isinstance(claim, Claim) or not is_held(claim):
+    if not is_held(record.claim):
         return
-    if queue.unique_keys.owners.get(key) is record:
-        body = [record.id, claim.ttl_ms, claim.mode, claim.until_ms]
-        dirty.keep(HELD_KIND, held_name(queue.name, key), body)
+    mark_held(queue, record)
+    dirty = queue.shard.dirty
+    assert dirty is not None
     row = row_of(record, seq_of(record) or 0)
     dirty.mark((*row[:CLAIM], None, *row[SIDE:]))
 
@@ -66,14 +65,15 @@ def read(state: State, job_id: str) -> JobRow | None:
     storage = state.storage
     if storage is None or not is_kept(state):
         return None
-    newest = marked(state, job_id)
-    if newest is None:
+    marked = newest_mark(state, job_id)
+    newest = None if marked is None else marked[1]
+    if marked is not None and newest is None:
         return None
     row = storage.read_job(job_id)
     if row is None:
         return None
-    if newest is not _UNMARKED:
-        row = (*newest[:DATA], row[DATA], *newest[DATA + 1 :])  # type: ignore[index]
+    if newest is not None:
+        row = with_data(newest, row[DATA])
     return row if row[STATE] == COMPLETED and job_id not in state.index else None
 
 
@@ -83,20 +83,17 @@ def read_result(state: State, job_id: str) -> bytes | None:
     if storage is None:
         return None
     # first what may move on meanwhile: from the marks to what was handed over, and to the disk
-    for shard in state.shards.shards:
-        dirty = shard.dirty
-        row = None if dirty is None else dirty.jobs.get(job_id, _UNMARKED)
-        if dirty is None or row is _UNMARKED:
-            continue
-        if row is None or row[RESULT_SIZE] < 0:  # type: ignore[index]
+    marked = newest_mark(state, job_id)
+    if marked is not None:
+        dirty, row = marked
+        if row is None or row[RESULT_SIZE] < 0:
             return None
-        if row[RESULT] is not None:  # type: ignore[index]
-            return row[RESULT]  # type: ignore[index,no-any-return]
-        if row[RESULT_SIZE] > INLINE_BYTES:  # type: ignore[index]
+        if row[RESULT] is not None:
+            return row[RESULT]
+        if row[RESULT_SIZE] > INLINE_BYTES:
             found = dirty.results.get(job_id)
             if found is not None:
                 return found
-        break
     return storage.read_result(job_id)
 
 
@@ -151,13 +148,16 @@ def _record(state: State, row: JobRow) -> JobRecord:
     return record
 
 
-def marked(state: State, job_id: str) -> object:
-    """The newest mark of the job: a row, `None` where it is gone, `_UNMARKED` if there is none.
-    Holds no lock: a single look into a dictionary, and nothing leaves it before it is handed
-    over."""
+def newest_mark(state: State, job_id: str) -> tuple[Dirty, JobRow | None] | None:
+    """The newest mark of the job that no cut has handed over, a row or `None` where it is gone,
+    and among which marks it stands; `None` if there is none. Holds no lock: single looks into
+    dictionaries, and nothing leaves them before it is handed over."""
     for shard in state.shards.shards:
-        if shard.dirty is not None:
-            row = shard.dirty.jobs.get(job_id, _UNMARKED)
-            if row is not _UNMARKED:
-                return row
-    return _UNMARKED
+        dirty = shard.dirty
+        if dirty is not None:
+            jobs = dirty.jobs
+            try:
+                return dirty, jobs[job_id]
+            except KeyError:
+                continue
+    return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..model.rows import INLINE_BYTES
 from ..shard.queue_state import QueueState
 from ..state import State
-from .archive import is_kept, marked
+from .archive import is_kept, newest_mark
 from .recover import enter
 
 _BITE = 1000
@@ -43,8 +43,9 @@ def purge(state: State, queue: QueueState, until_ms: int, limit: int) -> list[st
 
 def _is_there(state: State, job_id: str) -> bool:
     """Whether what is unwritten does not say that the job on disk is gone."""
-    if marked(state, job_id) is None:
-        return False
+    marked = newest_mark(state, job_id)
+    if marked is not None:
+        return marked[1] is not None
     assert state.storage is not None
     for part in state.storage.unwritten():
         if job_id in part.jobs:

@@ -26,7 +26,7 @@ from .careful import CAREFUL_MS
 from .fail import end_run, wait_before_retry
 from .finish import finalize
 from .give_back import give_back
-from .mark import QUEUE_KIND, mark, mark_new, mark_queue
+from .mark import QUEUE_KIND, mark, mark_held, mark_new, mark_queue
 from .recover import make_anew
 from .retention import trim
 
@@ -155,9 +155,10 @@ def _restore_held(state: State, name: str, body: Any, shift: int, now: int) -> N
         if queue.shard.dirty is not None:
             queue.shard.dirty.keep(HELD_KIND, name, None)
         return
-    queue.unique_keys.hold_for(_gone(state, queue, job_id, key, ttl_ms, mode, until_ms - shift))
-    if shift and queue.shard.dirty is not None:
-        queue.shard.dirty.keep(HELD_KIND, name, [job_id, ttl_ms, mode, until_ms - shift])
+    holder = _gone(state, queue, job_id, key, ttl_ms, mode, until_ms - shift)
+    queue.unique_keys.hold_for(holder)
+    if shift:
+        mark_held(queue, holder)
 
 
 def _gone(

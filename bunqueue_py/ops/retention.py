@@ -69,13 +69,14 @@ def _bite(state: State, shard: Shard, until: int | None, jobs: int, size: int) -
 def _how_many(
     state: State, queue: QueueState, until: int | None, excess: int, excess_bytes: int
 ) -> int:
-    gone, kept = 0, is_kept(state)
+    gone = 0
+    unwritten = state.storage.unwritten() if state.storage is not None and is_kept(state) else None
     for record in queue.completed.first(_BITE):
         if gone >= excess and excess_bytes <= 0:
             break
         if gone and until is not None and record.entered_ms > until:
             break
-        if kept and not may_go(state, queue, record):
+        if unwritten is not None and not may_go(queue, record, unwritten):
             break
         excess_bytes -= finished_size(record)
         gone += 1

@@ -11,7 +11,7 @@ from ...durations import shown
 from ...errors import StorageError
 from ...model.job import COMPLETED
 from ...model.options import Options
-from ...model.rows import DATA, INLINE_BYTES, RESULT, RESULT_SIZE, JobRow, Marks
+from ...model.rows import DATA, INLINE_BYTES, RESULT, RESULT_SIZE, JobRow, Marks, with_data
 from ...sync import CONNECTION, make_lock
 from .connection import connect_readonly, explained, leak
 from .recovery import STORED, text_or_bytes, whole_row
@@ -125,7 +125,7 @@ def read_job(disk: Lookup, unwritten: Unwritten, job_id: str) -> JobRow | None:
         if data is _UNKNOWN:
             data = disk.payload(job_id)
         if data is not None:
-            return (*row[:DATA], data, *row[DATA + 1 :])
+            return with_data(row, data)
         # it has a short payload since, or is gone: look again
     raise StorageError(f"{shown(disk.path)}: the payload of job {job_id} is missing")
 
