@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..errors import ValidationError
 from ..shard.dirty import Dirty
 from ..shard.shard import BROKEN
 from ..state import State
@@ -32,9 +33,16 @@ def count(state: State) -> int:
 
 def attach(state: State) -> None:
     """Opens the storage, takes in what it holds and marks from now on what changes. Raises
-    `StorageError`; the storage is then closed again, and holds what it held."""
+    `StorageError`; the storage is then closed again, and holds what it held. A bound on payloads
+    that it cannot keep is a `ValidationError`, and nothing has been opened."""
     storage = state.storage
     assert storage is not None
+    if state.max_data_bytes > storage.max_value_bytes:
+        # one longer value would keep everything after it from being written
+        raise ValidationError(
+            f"max_data_bytes must be at most {storage.max_value_bytes:,} on {storage!r}, not "
+            f"{state.max_data_bytes:,}"
+        )
     recovered = storage.open(state.config.serializer.name, state.options.default, state.clock)
     try:
         for shard in state.shards.shards:

@@ -53,6 +53,8 @@ class Storage(Protocol):
     """What keeps the state beyond the process. All of it may be called from any thread."""
 
     persistent: bool
+    max_value_bytes: int
+    """The longest payload or result that it can keep."""
 
     def open(self, serializer_name: str, default: Options, clock: Clock) -> Recovered:
         """Takes the storage for this manager alone and tells what it holds. `default` are the

@@ -14,6 +14,7 @@ import pytest
 from bunqueue_py import (
     JobState,
     ManagerClosedError,
+    ManagerConfig,
     MemoryStorage,
     QueueManager,
     Report,
@@ -62,6 +63,19 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 # -- backup ----------------------------------------------------------------------------------------
+
+
+def test_a_bound_on_payloads_beyond_what_a_file_can_keep_is_refused_and_makes_no_file(
+    path: Path,
+) -> None:
+    too_much = ManagerConfig(max_data_bytes=1_000_000_001)
+    with pytest.raises(ValidationError, match="max_data_bytes must be at most 1,000,000,000 on"):
+        QueueManager(path, config=too_much)
+    assert not path.exists()
+    with QueueManager(path, config=ManagerConfig(max_data_bytes=1_000_000_000)) as manager:
+        manager.push("q", 1)
+    with QueueManager(config=too_much) as manager:
+        manager.push("q", 1)
 
 
 def test_a_backup_has_all_that_was_accepted_before_it_and_is_a_file_like_any(path: Path) -> None:

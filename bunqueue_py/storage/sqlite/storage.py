@@ -57,6 +57,7 @@ class SqliteStorage:
     )
 
     persistent = True
+    max_value_bytes = 1_000_000_000  # SQLite's own bound on a BLOB, unless it was built otherwise
 
     def __init__(
         self,
