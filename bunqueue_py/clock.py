@@ -10,6 +10,9 @@ from typing import Protocol
 MAX_WAIT_MS = 60_000
 """Real waits are cut at this, so that a machine that slept catches up."""
 
+LOOK_NS = 10_000_000
+"""A suspension shows on the timeline at most this long, awake, after its end."""
+
 
 class Clock(Protocol):
     """What the engine asks of time.
@@ -48,10 +51,23 @@ class SystemClock:
                 return (elapsed_ns() + offset_ns) // 1_000_000
         else:
             clock_ns = time.clock_gettime_ns
-            offset_ns = wall_ns() - clock_ns(boot)
+            awake_ns = time.monotonic_ns
+            start_ns = wall_ns() - clock_ns(boot)
+            offset_ns = start_ns + clock_ns(boot) - awake_ns()
+            look_ns = 0
 
             def timeline_ms() -> int:
-                return (clock_ns(boot) + offset_ns) // 1_000_000
+                # time awake is cheaper to read; how long the system was suspended is looked up
+                # now and then. In this order, so that a thread that is held up between the two
+                # readings finds too little, and never more than there was
+                nonlocal offset_ns, look_ns
+                now_ns = awake_ns()
+                if now_ns >= look_ns:
+                    found_ns = start_ns + clock_ns(boot) - awake_ns()
+                    look_ns = now_ns + LOOK_NS
+                    if found_ns > offset_ns:
+                        offset_ns = found_ns
+                return (now_ns + offset_ns) // 1_000_000
 
         self.timeline_ms: Callable[[], int] = timeline_ms
         self.wall_ms: Callable[[], int] = lambda: wall_ns() // 1_000_000

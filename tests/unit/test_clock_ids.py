@@ -75,6 +75,39 @@ def test_suspended_time_counts_where_the_system_can_tell(monkeypatch: pytest.Mon
     assert clock.timeline_ms() == clock.wall_ms() == 1_900_000_000_000 + 8 * 3_600_000
 
 
+def test_a_suspension_shows_within_ten_milliseconds_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, has_boottime=True)
+    clock = SystemClock()
+    before = clock.timeline_ms()
+    machine.suspend(8 * 3_600_000)
+    machine.pass_time(9)
+    assert clock.timeline_ms() == before + 9
+    machine.pass_time(1)
+    assert clock.timeline_ms() == clock.wall_ms() == before + 10 + 8 * 3_600_000
+
+
+def test_a_thread_held_up_while_it_reads_the_clock_moves_the_timeline_by_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(monkeypatch, has_boottime=True)
+    clock = SystemClock()
+    clock.timeline_ms()
+
+    def held_up(_: int) -> int:
+        elapsed = machine.awake + machine.suspended
+        machine.pass_time(500)
+        return elapsed
+
+    machine.pass_time(20)
+    monkeypatch.setattr("time.clock_gettime_ns", held_up)
+    slow = SystemClock()
+    for _ in range(3):
+        machine.pass_time(20)
+        # it may tell the moment at which it began to read, and no later one than it is
+        assert machine.wall // MS - 1_500 <= slow.timeline_ms() <= machine.wall // MS
+        assert clock.timeline_ms() == machine.wall // MS
+
+
 def test_the_real_timeline_never_goes_back() -> None:
     clock = SystemClock()
     seen = [clock.timeline_ms() for _ in range(20_000)]
