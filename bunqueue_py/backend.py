@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -28,6 +29,7 @@ class EngineBackend:
         self._numbers = count(1)
         self.clock: Clock = state.clock
         self.runs_threads = runs_threads
+        self.begin: Callable[[str, str | None], bool] = partial(begin.begin, state)
 
     def check_open(self) -> None:
         recover.check_open(self._state)
@@ -45,9 +47,6 @@ class EngineBackend:
         return pull.pull(  # type: ignore[return-value]
             self._state, queue, limit, None, lease_ms, owner, handle, claim=True
         )
-
-    def begin(self, job_id: str, token: str | None) -> bool:
-        return begin.begin(self._state, job_id, token)
 
     def settle(
         self, items: Sequence[tuple[str, str | None, bytes | None]]

@@ -37,6 +37,7 @@ from .model.options import Options, checked_bool, checked_int, checked_name, che
 from .model.rows import DATA, QUEUE, RESULT, RESULT_SIZE, STATE, JobRow, record_from
 from .model.settings import letter_filter
 from .model.side import Letter
+from .model.snapshot import fields_of
 from .ops.query import ALL_STATES
 from .serializers import JsonSerializer, Serializer
 from .shard.dead_letters import letter_of, matches
@@ -479,7 +480,7 @@ class ReadonlyManager:
             state = JobState.DELAYED if record.run_at_ms > now else high
         else:
             state = _STATES[record.state]
-        return Job(self, record, state).detach(with_data=with_data)
+        return Job(self, record.id, None, fields_of(record, state)).detach(with_data=with_data)
 
 
 # -- rows ------------------------------------------------------------------------------------------

@@ -9,8 +9,9 @@ from typing import Any
 from .clock import Clock
 from .config import ManagerConfig
 from .ids import Ids
-from .model.job import JobRecord, JobSnapshot
+from .model.job import JobRecord
 from .model.options import OptionsCache
+from .model.snapshot import JobSnapshot, fields_of
 from .shard.queue_state import QueueState
 from .shard.shard_map import ShardMap
 from .storage.base import Storage
@@ -18,6 +19,7 @@ from .stores.alarm import Alarm
 from .stores.results import ProofStore, ResultStore
 from .stores.subscriptions import Subscriptions
 from .sync import RECALL, AnyLock, make_lock
+from .types import JobState
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,9 @@ class State:
     `index` maps a job id to its record and is written under the owning shard's lock; `queues`
     maps a name to its queue. `alarm` is the scheduler's, `beat` the workers'. The bounds
     on completed jobs are looked at when a shard's completions hit `trim_mask`, or its bytes pass
-    `trim_bytes`. `now`, `new_id` and their like are bound here
-    once for the hot path. `recalling` is held by whoever brings back a job that only the file has.
+    `trim_bytes`. `snapshot` reads a record, `view` takes what was read. `now`, `new_id` and their
+    like are bound here once for the hot path. `recalling` is held by whoever brings back a job that
+    only the file has.
     """
 
     config: ManagerConfig
@@ -40,6 +43,7 @@ class State:
     new_token: Callable[[], str]
     dumps: Callable[[Any], bytes]
     loads: Callable[[bytes], Any]
+    view: Callable[..., JobSnapshot]
     snapshot: Callable[..., JobSnapshot]
     options: OptionsCache
     index: dict[str, JobRecord]
@@ -61,11 +65,17 @@ def build_state(
     config: ManagerConfig,
     clock: Clock,
     ids: Ids,
-    snapshot: Callable[..., JobSnapshot],
+    view: Callable[..., JobSnapshot],
     storage: Storage | None = None,
 ) -> State:
-    """A fresh, empty state. `snapshot(record, state, duplicate=False)` makes what users hold.
-    `storage` is where it survives; `None`: nowhere."""
+    """A fresh, empty state. `view(job_id, token, fields, duplicate=False)` makes what users hold,
+    of the fields of `JobSnapshot`. `storage` is where it survives; `None`: nowhere."""
+
+    def snapshot(record: JobRecord, job_state: JobState, duplicate: bool = False) -> JobSnapshot:
+        delivery = record.delivery
+        token = None if delivery is None else delivery.token
+        return view(record.id, token, fields_of(record, job_state), duplicate)
+
     return State(
         config=config,
         clock=clock,
@@ -76,6 +86,7 @@ def build_state(
         new_token=ids.token,
         dumps=config.serializer.dumps,
         loads=config.serializer.loads,
+        view=view,
         snapshot=snapshot,
         options=OptionsCache(
             config.max_timeline, persistent=storage is not None and storage.persistent

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import BunqueueError, ManagerClosedError, StorageError, UnrecoverableError
+from ..model.snapshot import OPTIONS
 from ..model.window import RateWindow
 from ..sync import LEAF, make_lock, spawn
 from ..types import Outcome
@@ -259,7 +260,7 @@ class Crew:
                     self._failed(job, error, work_done=True)
                     slot.current = None
                     return
-            if job._options.durable:
+            if job._fields[OPTIONS].durable:
                 # not by way of what is held: the beat thread must not wait for a disk
                 self._flush(slot, (job, data))
             else:

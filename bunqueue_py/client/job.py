@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..durations import ms_to_moment, optional_moment
 from ..errors import JobNotFoundError, SerializationError
-from ..model.job import UNREAD, JobSnapshot, plain_timeline
+from ..model.job import plain_timeline
 from ..model.side import AttemptRow
+from ..model.snapshot import DATA, UNREAD, JobSnapshot
 from ..types import Attempt, Duration, JobState, TimelineEntry
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Job(JobSnapshot):
         """
         data = self._value
         if data is UNREAD:
-            encoded = self._encoded
+            encoded = self._fields[DATA]
             if encoded is None:
                 found = self._manager.get_job(self._id)
                 if found is None:

@@ -114,6 +114,9 @@ class Queue:
         """
         if self._defaults:
             options = self._merged(options)  # type: ignore[assignment, arg-type]
+        if not options:
+            # without the dictionaries that passing none on would make
+            return self._manager.push(self._name, data, name=name)
         return self._manager.push(self._name, data, name=name, **options)
 
     def add_bulk(self, jobs: Iterable[JobSpec | tuple[str, Any]]) -> list[Job]:

@@ -10,19 +10,13 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from typing_extensions import Self
-
-from ..types import JobState
 from .claim import AnyClaim
 from .failure import Failure
 from .options import Options
-from .side import AttemptRow, Side, SideView, side_view
+from .side import AttemptRow, Side
 
 PENDING, GATED, ACTIVE, COMPLETED, FAILED, REMOVED = range(6)
 STATE_NAMES = ("pending", "gated", "active", "completed", "failed", "removed")
-UNREAD: Any = object()
-"""The payload of a snapshot that nobody has decoded yet."""
-
 NOWHERE = -1
 """The `key` of a record that stands in no ready or delayed structure."""
 
@@ -83,70 +77,6 @@ class Delivery:
         self.expires_ms = self.armed_ms = expires_ms
         self.begun = begun
         self.timeout_ms: int | None = None
-
-
-def _field(i: int) -> Any:
-    return property(lambda self: self._fields[i])
-
-
-class JobSnapshot:
-    """What was true of a job when its record was read, under its shard's lock.
-
-    The base of what users hold; `manager` is opaque here. One is made on every push and pull, so
-    what was read goes into one tuple: a store for each field would cost several times as much.
-    """
-
-    __slots__ = ("_fields", "_id", "_manager", "_value", "duplicate", "token")
-
-    _queue: str = _field(0)
-    _name: str = _field(1)
-    _options: Options = _field(2)
-    _encoded: bytes | None = _field(3)
-    _priority: int = _field(4)
-    _state: JobState = _field(5)
-    _created_ms: int = _field(6)
-    _run_at_ms: int = _field(7)
-    _started_ms: int | None = _field(8)
-    _finished_ms: int | None = _field(9)
-    _attempts_made: int = _field(10)
-    _custom_id: str | None = _field(11)
-    _side: SideView | None = _field(12)
-    _unique_key: str | None = _field(13)
-
-    def __init__(
-        self, manager: Any, record: JobRecord, state: JobState, duplicate: bool = False
-    ) -> None:
-        self._manager = manager
-        self._value: Any = UNREAD
-        #: True when an existing job came back in place of a new one.
-        self.duplicate = duplicate
-        self._id = record.id
-        delivery, side = record.delivery, record.side
-        self.token: str | None = None if delivery is None else delivery.token
-        self._fields: tuple[Any, ...] = (
-            record.queue.name,
-            record.name,
-            record.options,
-            record.data,
-            record.priority,
-            state,
-            record.created_ms,
-            record.run_at_ms,
-            record.started_ms,
-            record.entered_ms if ACTIVE < record.state < REMOVED else None,
-            record.attempts_made,
-            record.custom_id,
-            None if side is None else side_view(side),
-            record.unique_key,
-        )
-
-    def detach(self, *, with_data: bool = True) -> Self:
-        """Gives up the token (looking a job up gives no hold on its delivery), and the payload
-        if so asked; returns itself."""
-        self.token = None
-        if not with_data:
-            self._fields = (*self._fields[:3], None, *self._fields[4:])
-        return self
 
 
 class JobRecord:

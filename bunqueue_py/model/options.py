@@ -94,6 +94,7 @@ class Options:
         "max_timeline",
         "remove_on_complete",
         "remove_on_fail",
+        "runs_alone",
         "stack_trace_limit",
         "stall_timeout_ms",
         "timeout_ms",
@@ -121,6 +122,8 @@ class Options:
         self.lifo = lifo
         #: whether a job with it comes in as any other of its priority, with nothing to mind
         self.is_plain = ttl_ms is None and not lifo
+        #: whether a job with it may not wait in a batch: its time would run while it is not begun
+        self.runs_alone = timeout_ms is not None or ttl_ms is not None
         self.remove_on_complete = remove_on_complete
         self.remove_on_fail = remove_on_fail
         self.stack_trace_limit = stack_trace_limit
@@ -129,7 +132,7 @@ class Options:
         self.durable = durable
 
 
-OPTION_FIELDS = tuple(field for field in Options.__slots__ if field != "is_plain")
+OPTION_FIELDS = tuple(f for f in Options.__slots__ if f not in ("is_plain", "runs_alone"))
 """What an `Options` is made of."""
 
 
@@ -212,6 +215,15 @@ class OptionsCache:
             )
         if not given:
             return self.default, priority, None, None, None, None
+        if len(given) == 1:
+            # one setting besides: nothing of a job's own is among those that have been made
+            ((option, value),) = given.items()
+            try:
+                known = self._made.get((option, value, value.__class__))
+            except TypeError:
+                known = None
+            if known is not None:
+                return known, priority, None, None, None, None
         own, custom_id, key, claim = (
             _NOTHING if _OWN.isdisjoint(given) else own_options(given, wall)
         )

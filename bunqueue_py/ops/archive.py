@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ..errors import JobNotFoundError, JobStateError
 from ..model.claim import is_held
-from ..model.job import COMPLETED, JobRecord, JobSnapshot
+from ..model.job import COMPLETED, JobRecord
 from ..model.rows import (
     CLAIM,
     DATA,
@@ -26,6 +26,7 @@ from ..model.rows import (
     row_of,
     with_data,
 )
+from ..model.snapshot import JobSnapshot
 from ..shard.dirty import Dirty
 from ..shard.keys import departed_key, seq_of
 from ..shard.queue_state import QueueState

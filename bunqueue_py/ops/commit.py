@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import BulkAddError, GroupFullError, StorageError
-from ..model.job import JobRecord, JobSnapshot
+from ..model.job import JobRecord
 from ..model.own import Own
+from ..model.snapshot import JobSnapshot
 from ..state import State
 from .recover import check_open
 

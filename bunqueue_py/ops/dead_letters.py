@@ -8,8 +8,9 @@ from itertools import islice
 from typing import NamedTuple
 
 from ..errors import JobStateError
-from ..model.job import FAILED, JobRecord, JobSnapshot
+from ..model.job import FAILED, JobRecord
 from ..model.settings import EVERY_LETTER, DlqSettings, LetterFilter
+from ..model.snapshot import JobSnapshot
 from ..shard.dead_letters import letter_of, matches
 from ..shard.deadlines import DEAD_EXPIRY
 from ..shard.queue_state import QueueState

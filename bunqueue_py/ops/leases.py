@@ -15,11 +15,11 @@ from ..types import FailureReason
 from .ack import NOT_ISSUED, answer, judge_token
 from .commit import keep_up
 from .dead_letters import judge_letter
+from .expire import expire
 from .fail import end_run, wait_before_retry
 from .finish import emit, forget
 from .give_back import give_back as give_back
 from .mark import mark
-from .pull import expire
 from .recover import check_open, enter, ttl_due
 from .stalls import Freeze, judge, looks_alive, spare
 

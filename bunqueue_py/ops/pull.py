@@ -5,20 +5,22 @@ from __future__ import annotations
 from heapq import heappush
 
 from ..clock import Clock
-from ..model.failure import Failure
-from ..model.job import Delivery, JobRecord, JobSnapshot
+from ..model.job import Delivery, JobRecord
+from ..model.side import side_view
+from ..model.snapshot import JobSnapshot
 from ..shard.deadlines import LEASE, TIMEOUT
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..shard.stalls import watch
 from ..shard.waiters import Waiter
 from ..state import State
-from ..types import ANY, FailureReason, GroupChoice, JobState
+from ..types import ANY, GroupChoice, JobState
 from .careful import hand_over
-from .finish import emit, finalize
+from .expire import expire, is_expired
+from .finish import emit
 from .mark import mark
 from .push import find_queue
-from .recover import enter, ttl_due
+from .recover import enter
 
 _ACTIVE = JobState.ACTIVE
 
@@ -226,27 +228,36 @@ def _take(
             # what one thread holds unstarted would count as running
             limit = min(limit, 1)
     views: list[JobSnapshot] = []
+    ready = queue.ready
+    ungrouped = group is ANY and queue.groups is None
+    # in here jobs become ready by time alone
+    timed = bool(queue.delayed.members or queue.anchored.members)
     while len(views) < limit:
-        record = queue.next_record(group)
+        record = ready.pop() if ungrouped else queue.next_record(group)
         if record is not None and record.options.ttl_ms is not None:
             record = _next_unexpired(state, queue, record, group, now)
         if record is None:
             # a batch may want more than one bite of what is due
-            more = _promote(state, queue, now)
+            more = _promote(state, queue, now) if timed else 0
             if not more:
                 break
             moved += more
             continue
         views.append(_start(state, queue, record, now, lease_ms, owner, not views or not claim))
         if len(views) < limit:
-            # a bite for each job: what is due beyond the first bite has its place by priority
-            moved += _promote(state, queue, now)
-        if claim and len(views) < limit:
-            following = queue.ready.peek()
-            if following is None and queue.groups is not None:
-                following = queue.groups.peek()
-            if following is None or _alone(record) or _alone(following):
-                break
+            if timed:
+                # a bite for each job: what is due beyond the first has its place by priority
+                moved += _promote(state, queue, now)
+            if claim:
+                following = ready.peek()
+                if following is None and queue.groups is not None:
+                    following = queue.groups.peek()
+                if (
+                    following is None
+                    or (record.options.runs_alone and _alone(record))
+                    or (following.options.runs_alone and _alone(following))
+                ):
+                    break
     if queue.waiters.line:
         # what was taken need not be what came due, unless all are of one kind
         plain = queue.groups is None and not queue.waiters.picky
@@ -257,7 +268,7 @@ def _take(
 
 
 def _alone(record: JobRecord) -> bool:
-    """Whether the job must not wait in a batch: its time would run while it is not begun."""
+    """Whether the job, whose options say `runs_alone`, must not wait in a batch."""
     options = record.options
     return options.timeout_ms is not None or (
         options.ttl_ms is not None and record.started_ms is None
@@ -298,7 +309,8 @@ def _start(
     if options.ttl_ms is not None and record.started_ms is None:
         shard.deadlines.drop()
     expires_ms = None if lease_ms is None else now + lease_ms
-    delivery = Delivery(record, state.new_token(), owner, lease_ms, expires_ms, begun)
+    token = state.new_token()
+    delivery = Delivery(record, token, owner, lease_ms, expires_ms, begun)
     if record.started_ms is not None:
         # what is given back unbegun has not started anew
         delivery.before_ms = record.started_ms
@@ -309,7 +321,8 @@ def _start(
     # before it is active: an exception between must not leave a start that no window knows of
     if queue.limits is not None:
         queue.limits.started(now)
-    if record.side is not None and record.side.group is not None:
+    side = record.side
+    if side is not None and side.group is not None:
         queue.need_groups().start(record, now)
     record.start(delivery, now)
     queue.active[record.id] = record
@@ -329,7 +342,27 @@ def _start(
             emit(state, queue, "active", record.id, now)
     if shard.dirty is not None:
         mark(queue, record)
-    return state.snapshot(record, _ACTIVE)
+    # fields_of, in line
+    return state.view(
+        record.id,
+        token,
+        (
+            queue.name,
+            record.name,
+            options,
+            record.data,
+            record.priority,
+            _ACTIVE,
+            record.created_ms,
+            record.run_at_ms,
+            now,
+            None,
+            record.attempts_made,
+            record.custom_id,
+            None if side is None else side_view(side),
+            record.unique_key,
+        ),
+    )
 
 
 def arm_timeout(state: State, queue: QueueState, delivery: Delivery, now: int) -> None:
@@ -339,23 +372,6 @@ def arm_timeout(state: State, queue: QueueState, delivery: Delivery, now: int) -
     queue.shard.deadlines.push(due, TIMEOUT, delivery)
     if due < state.alarm.due_ms:
         state.alarm.set(due)
-
-
-def expire(state: State, queue: QueueState, record: JobRecord, now: int) -> bool:
-    """Fails a pending job whose ttl ran out before its first start; says whether it did."""
-    if not is_expired(record, now):
-        return False
-    assert record.options.ttl_ms is not None
-    text = f"not started within its ttl of {record.options.ttl_ms / 1000:g} s"
-    finalize(state, queue, record, Failure(FailureReason.TTL_EXPIRED, text), now)
-    return True
-
-
-def is_expired(record: JobRecord, now: int) -> bool:
-    """Whether the job's ttl, if it has one, ran out before its first start."""
-    if record.options.ttl_ms is None or record.started_ms is not None:
-        return False
-    return now >= ttl_due(record)
 
 
 def cancel(state: State, queue_name: str, waiter: Waiter) -> None:

@@ -7,20 +7,19 @@ from typing import Any
 
 from ..errors import GroupFullError, StorageError
 from ..model.checks import MAX_NAME, checked_name, checked_queue_name
-from ..model.job import ACTIVE, REMOVED, JobRecord, JobSnapshot
 from ..model.options import JobSpec
-from ..model.own import NAMED, Own, checked_key
-from ..shard.deadlines import TTL
+from ..model.own import NAMED, checked_key
+from ..model.snapshot import JobSnapshot
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
 from ..types import DEFAULT_HOLD, DEFAULT_MODE, Deduplication, JobState
+from .admit import admitted, group_full
 from .commit import cut_short, first_durable, refuse, settle
-from .deduplicate import take_key
 from .draft import NO_OPTIONS, draft, draft_batch
 from .draft import encode as encode
-from .finish import emit, forget
-from .mark import mark, mark_held, mark_new
+from .finish import emit
+from .mark import mark_new
 from .recover import enter
 
 _WAITING, _PRIORITIZED = JobState.WAITING, JobState.PRIORITIZED
@@ -61,7 +60,7 @@ def push(
             enter(state, shard)
         now = state.now()
         if own is not None and own.group_limit is not None:
-            full = _group_full(queue, record, own, now)
+            full = group_full(queue, record, own, now)
             if full is not None:
                 raise full
         shard.gate = BROKEN
@@ -76,16 +75,37 @@ def push(
             queue.admitted += 1
             queue.seq += 1
             state.index[record.id] = record
-            if record.priority == 0:
-                queue.ready.append(record, queue.seq)
-                job = state.snapshot(record, _WAITING)
-            else:
-                queue.ready.admit(record, queue.seq)
-                job = state.snapshot(record, _PRIORITIZED if record.priority > 0 else _WAITING)
+            priority = record.priority
+            ready = queue.ready
+            if priority == 0:
+                ready.append(record, queue.seq)
+            elif ready.lanes is None or not ready.lanes.push(record, queue.seq):
+                ready.admit(record, queue.seq)
             if shard.dirty is not None:
                 mark_new(queue, record)
+            # fields_of, in line
+            job = state.view(
+                record.id,
+                None,
+                (
+                    queue.name,
+                    record.name,
+                    record.options,
+                    record.data,
+                    priority,
+                    _PRIORITIZED if priority > 0 else _WAITING,
+                    now,
+                    now,
+                    None,
+                    None,
+                    0,
+                    None,
+                    None,
+                    None,
+                ),
+            )
         else:
-            job = _admitted(state, queue, record, own, now)
+            job = admitted(state, queue, record, own, now)
         shard.gate = OPEN
         cut = storage.cut if durable and storage is not None else 0
     if shard.after:
@@ -175,9 +195,28 @@ def push_named(
             queue.ready.append(record, queue.seq)
             if shard.dirty is not None:
                 mark_new(queue, record)
-            job = state.snapshot(record, _WAITING)
+            job = state.view(
+                record.id,
+                None,
+                (
+                    queue.name,
+                    record.name,
+                    record.options,
+                    record.data,
+                    0,
+                    _WAITING,
+                    now,
+                    now,
+                    None,
+                    None,
+                    0,
+                    custom_id,
+                    None,
+                    key,
+                ),
+            )
         else:
-            job = _admitted(state, queue, record, NAMED, now)
+            job = admitted(state, queue, record, NAMED, now)
         shard.gate = OPEN
     if shard.after:
         shard.call_after()
@@ -209,7 +248,7 @@ def push_batch(
             enter(state, shard)
         now = state.now()
         shard.gate = BROKEN
-        index, snapshot = state.index, state.snapshot
+        index, view = state.index, state.view
         owners, custom_ids = queue.unique_keys.owners, queue.custom_ids
         # with nobody to tell, the plain job of a batch takes the short way of _admit, in line
         quiet = not state.events.any and not queue.waiters.line
@@ -239,19 +278,41 @@ def push_batch(
                             owners[record.unique_key] = record
                         else:
                             queue.unique_keys.take_new(record, now)
-                if record.priority == 0:
+                priority = record.priority
+                if priority == 0:
                     queue.ready.append(record, queue.seq)
                 else:
                     queue.ready.admit(record, queue.seq)
-                jobs.append(snapshot(record, _PRIORITIZED if record.priority > 0 else _WAITING))
+                jobs.append(
+                    view(
+                        record.id,
+                        None,
+                        (
+                            queue.name,
+                            record.name,
+                            record.options,
+                            record.data,
+                            priority,
+                            _PRIORITIZED if priority > 0 else _WAITING,
+                            now,
+                            now,
+                            None,
+                            None,
+                            0,
+                            record.custom_id,
+                            None,
+                            record.unique_key,
+                        ),
+                    )
+                )
                 if shard.dirty is not None:
                     mark_new(queue, record)
             else:
                 if own is not None and own.group_limit is not None:
-                    full = _group_full(queue, record, own, now)
+                    full = group_full(queue, record, own, now)
                     if full is not None:
                         break
-                jobs.append(_admitted(state, queue, record, own, now))
+                jobs.append(admitted(state, queue, record, own, now))
         shard.gate = OPEN
         first = first_durable(jobs, drafts) if durable else None
         cut = storage.cut if first is not None and storage is not None else 0
@@ -268,128 +329,3 @@ def push_batch(
     if full is not None:
         raise cut_short(full, jobs, problem) from full
     return jobs
-
-
-def _admitted(
-    state: State, queue: QueueState, record: JobRecord, own: Own | None, now: int
-) -> JobSnapshot:
-    """`_admit`, and what its caller is to see of it."""
-    admitted, job_state = _admit(state, queue, record, own, now)
-    if admitted is record:
-        return state.snapshot(record, job_state)
-    return state.snapshot(admitted, job_state, True).detach(with_data=admitted.state != REMOVED)
-
-
-def _admit(
-    state: State, queue: QueueState, record: JobRecord, own: Own | None, now: int
-) -> tuple[JobRecord, JobState]:
-    """Publishes the record, or finds the job that has its custom id or its key."""
-    record.created_ms = record.run_at_ms = record.entered_ms = now
-    options = record.options
-    if own is None:
-        ready = True
-        queue.admitted += 1
-        queue.seq += 1
-        state.index[record.id] = record
-        queue.ready.admit(record, queue.seq)
-        job_state = _PRIORITIZED if record.priority > 0 else _WAITING
-    else:
-        holder = _apply_own(state, queue, record, own, now)
-        if holder is not None:
-            # its claim may last longer now
-            if holder.state != REMOVED:
-                mark(queue, holder)
-            else:
-                mark_held(queue, holder)
-            if state.events.any:
-                emit(state, queue, "duplicated", holder.id, now)
-            return holder, queue.state_of(holder, now, state.wall())
-        queue.admitted += 1
-        state.index[record.id] = record
-        if record.custom_id is not None:
-            queue.custom_ids[record.custom_id] = record
-        if record.unique_key is not None:
-            take_key(state, queue, record, now)
-        # a moment in the past has its place before those that are here
-        ready = queue.place(record, now, in_order=record.run_at_ms >= now)
-        if ready:
-            job_state = _PRIORITIZED if record.priority > 0 else _WAITING
-        else:
-            job_state = queue.state_of(record, now, state.wall())
-    mark_new(queue, record)
-    if options.ttl_ms is not None:
-        due = now + options.ttl_ms
-        queue.shard.deadlines.push(due, TTL, record)
-        if due < state.alarm.due_ms:
-            state.alarm.set(due)
-    if state.events.any:
-        emit(state, queue, "pushed", record.id, now, {"state": str(job_state)})
-    if queue.waiters.line and not queue.paused:
-        if ready:
-            queue.wake(1, now)
-        else:
-            due_ms = queue.next_due(now, state.wall())
-            if due_ms is not None:
-                queue.waiters.due(due_ms)
-    return record, job_state
-
-
-def _group_full(queue: QueueState, record: JobRecord, own: Own, now: int) -> GroupFullError | None:
-    """The error of a job whose group is full; one that would only be found again by its custom
-    id or key, or takes the place of another of its group, is let through."""
-    if queue.groups is None or own.group is None or own.group_limit is None:
-        return None
-    group = queue.groups.by_name.get(own.group)
-    if group is None or group.pending_total < own.group_limit:
-        return None
-    holder = queue.custom_ids.get(record.custom_id) if record.custom_id is not None else None
-    if holder is not None and holder.state <= ACTIVE:
-        return None
-    if record.unique_key is not None:
-        if queue.unique_keys.original(record, now) is not None:
-            return None
-        prior = queue.unique_keys.owner(record.unique_key, now)
-        if prior is not None and prior.state < ACTIVE and _group_of(prior) == own.group:
-            return None
-    return GroupFullError(
-        f"group {own.group!r} of queue {queue.name!r} has {group.pending_total} waiting jobs; "
-        f"group_limit={own.group_limit} allows no more. Add it later, or raise the limit"
-    )
-
-
-def _group_of(record: JobRecord) -> str | None:
-    return None if record.side is None else record.side.group
-
-
-def _apply_own(
-    state: State, queue: QueueState, record: JobRecord, own: Own, now: int
-) -> JobRecord | None:
-    """Gives the record what is its own; returns the live holder of its custom id instead, if
-    there is one, else the owner of its key that it is a duplicate of. A holder of the custom id
-    that is finished makes room."""
-    holder = None
-    if record.custom_id is not None:
-        holder = queue.custom_ids.get(record.custom_id)
-        if holder is not None and holder.state <= ACTIVE:
-            return holder
-    if record.unique_key is not None:
-        owner = queue.unique_keys.judge(record, now)
-        if owner is not None:
-            return owner
-    if holder is not None:
-        forget(state, queue, holder, remember=True)
-    if own.tags:
-        record.need_side().tags = own.tags
-    if own.group is not None:
-        record.need_side().group = own.group
-    if own.run_at_wall_ms is not None:
-        record.run_at_ms = own.run_at_wall_ms
-        record.need_side().anchored = True
-        # what is due already goes where the timeline puts it
-        wall = state.wall()
-        if own.run_at_wall_ms <= wall:
-            record.run_at_ms = max(0, now - (wall - own.run_at_wall_ms))
-            record.need_side().anchored = False
-    elif own.delay_ms:
-        record.run_at_ms = now + own.delay_ms
-    return None

@@ -7,8 +7,9 @@ from itertools import islice
 from typing import Any
 
 from ..errors import ResultExpiredError, SerializationError
-from ..model.job import COMPLETED, JobRecord, JobSnapshot
+from ..model.job import COMPLETED, JobRecord
 from ..model.rows import RESULT_SIZE
+from ..model.snapshot import JobSnapshot
 from ..shard.queue_state import QueueState
 from ..state import State
 from ..types import JobCounts, JobState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..model.job import JobSnapshot
+from ..model.snapshot import JobSnapshot
 from ..shard.pages import (
     ACTIVE,
     ANCHORED,

@@ -15,6 +15,9 @@ COMPACT_AT = 64
 MAX_LANES = 1024
 """A lane costs about a kilobyte; jobs of more priorities than that at once stand in the heap."""
 
+SPARE_LANES = 16
+"""So many empty lanes may wait for a job of their priority."""
+
 
 class Lane:
     """Records by admission number, which is their `key` while they stand here.
@@ -36,6 +39,13 @@ class Lane:
         """The records in the order of their admission, or against it."""
         records = reversed(self.records) if newest_first else iter(self.records)
         return (record for record in records if 0 < record.key < LIMIT)
+
+    def drop_stale_first(self) -> None:
+        """Lets go what is stale before the first record. O(1) amortised."""
+        records = self.records
+        while records and not 0 < records[0].key < LIMIT:
+            records.popleft()
+            self.stale -= 1
 
     def sweep(self, share: int) -> None:
         """Sweeps the stale marks out, if they are more than one in `share`; O(1) amortised."""
@@ -85,7 +95,8 @@ class Lane:
 class PriorityLanes:
     """A lane for each priority but 0, of jobs that have stood nowhere else.
 
-    `order` is a lazy heap of the negated priorities that have a lane. What waits with a priority
+    `order` is a lazy heap of the negated priorities whose lane is not empty; a few that are empty
+    stay, for the next of their priority. What waits with a priority
     above 0, and what does with one below, also stands in the order of admission, whatever its
     priority, in `high` and `low`: for listings and walks. `prioritized` counts the former.
     `removed` counts what left otherwise than by its turn: by priority, stale marks of its lane.
@@ -109,13 +120,14 @@ class PriorityLanes:
         """Takes the record, if its priority has a lane or there is room for one more."""
         priority = record.priority
         lane = self.lanes.get(priority)
-        if lane is None:
-            if len(self.lanes) >= MAX_LANES:
-                return False
-            lane = self.lanes[priority] = deque()
+        if not lane:
+            if lane is None:
+                if len(self.lanes) >= MAX_LANES:
+                    return False
+                lane = self.lanes[priority] = deque()
             heappush(self.order, -priority)
             if len(self.order) > 2 * len(self.lanes) + COMPACT_AT:
-                self.order = sorted(-each for each in self.lanes)
+                self.order = sorted(-p for p, each in self.lanes.items() if each or p == priority)
         record.key = seq
         lane.append(record)
         (self.high if priority > 0 else self.low).records.append(record)
@@ -140,12 +152,24 @@ class PriorityLanes:
 
     def take(self, record: JobRecord) -> None:
         """Takes out the record that `first` has returned. Its key still tells its number."""
-        self.lanes[record.priority].popleft()
-        shelf = self.high if record.priority > 0 else self.low
-        record.key |= LIMIT
-        shelf.stale += 1
-        if shelf.stale > COMPACT_AT:
-            shelf.sweep(2)
+        priority = record.priority
+        lane = self.lanes[priority]
+        lane.popleft()
+        if not lane:
+            # it is the first of the order
+            heappop(self.order)
+            if len(self.lanes) - len(self.order) > SPARE_LANES:
+                del self.lanes[priority]
+        shelf = self.high if priority > 0 else self.low
+        if shelf.records[0] is record:
+            shelf.records.popleft()
+            if shelf.stale:
+                shelf.drop_stale_first()
+        else:
+            record.key |= LIMIT
+            shelf.stale += 1
+            if shelf.stale > COMPACT_AT:
+                shelf.sweep(2)
 
     def remove(self, record: JobRecord) -> None:
         """Takes the record out from wherever it stands in here."""
@@ -179,7 +203,8 @@ class PriorityLanes:
         """Asserts its invariants."""
         self.high.check()
         self.low.check()
-        assert {-p for p in self.lanes} <= set(self.order), "a lane that is never looked at"
+        waiting = {-p for p, lane in self.lanes.items() if lane}
+        assert waiting <= set(self.order), "a lane that is never looked at"
         assert len(self.order) <= 2 * MAX_LANES + COMPACT_AT, "stale entries of the order"
         assert all(self.order[(i - 1) >> 1] <= p for i, p in enumerate(self.order) if i), (
             "heap order"

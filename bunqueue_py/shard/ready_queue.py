@@ -145,7 +145,11 @@ class ReadyQueue:
                 records.popleft()
                 lane.stale -= 1
         else:
-            first = self._first_in_lanes()
+            # nearly always the first of the first lane is live
+            highest = lanes.lanes.get(-lanes.order[0])
+            first = highest[0] if highest and lanes.order[0] < 0 else None
+            if first is None or not 0 < first.key < LIMIT:
+                first = self._first_in_lanes()
             if first is not None and not (self.heap and self._heap_first(first)):
                 if first.priority:
                     lanes.take(first)
@@ -209,6 +213,13 @@ class ReadyQueue:
 
     def peek(self) -> JobRecord | None:
         """The record that `pop` would return, still in here."""
+        if not self.heap and self.lanes is None:
+            # nearly always the first of the lane is live
+            records = self.lane.records
+            if not records:
+                return None
+            if 0 < records[0].key < LIMIT:
+                return records[0]
         first = self._first_in_lanes()
         if first is not None and not (self.heap and self._heap_first(first)):
             return first

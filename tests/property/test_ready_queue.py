@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from bunqueue_py.model.job import JobRecord
 from bunqueue_py.model.options import Options
 from bunqueue_py.shard.keys import seq_of
-from bunqueue_py.shard.lanes import MAX_LANES
+from bunqueue_py.shard.lanes import MAX_LANES, SPARE_LANES
 from bunqueue_py.shard.ready_queue import ReadyQueue
 
 SHORT = os.environ.get("BUNQUEUE_SLOW") == "short"
@@ -255,6 +255,20 @@ def test_ten_thousand_removals_from_priority_lanes_leave_no_memory_behind() -> N
     assert len(queue.lanes.order) <= 66
     assert queue.tally() == {7: 1}
     assert queue.pop() is kept
+
+
+def test_only_a_few_empty_lanes_are_kept_for_the_next_job_of_their_priority() -> None:
+    queue, seq = ReadyQueue(), 0
+    for _ in range(3):
+        for priority in range(1, 501):
+            seq += 1
+            queue.admit(record_of(seq, priority, False, 1), seq)
+        while queue.pop() is not None:
+            queue.check()
+    assert queue.lanes is not None
+    assert len(queue.lanes.lanes) == SPARE_LANES
+    assert queue.lanes.order == []
+    assert not queue.lanes.high.records
 
 
 def test_more_priorities_than_there_are_lanes_still_come_out_in_order() -> None:

@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from bunqueue_py import Backoff, Job, JobSpec, JobState, KeepJobs, Queue, QueueManager
+from bunqueue_py import (
+    Backoff,
+    Deduplication,
+    Job,
+    JobSpec,
+    JobState,
+    KeepJobs,
+    Queue,
+    QueueManager,
+)
 from bunqueue_py.ops.query import check
 from bunqueue_py.testing import SeededIds, VirtualClock
 
@@ -43,6 +52,39 @@ def order(manager: QueueManager, queue: str = "q") -> list[str]:
 
 
 # -- one job in, one job out ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"priority": 3, "attempts": 5},
+        {"priority": -3},
+        {"custom_id": "x"},
+        {"deduplication": Deduplication("k", ttl=5)},
+        {"delay": 5, "tags": ["a"]},
+        {"group": "g", "lifo": True},
+    ],
+)
+@pytest.mark.parametrize("batch", [False, True])
+def test_what_push_and_pull_hand_out_is_what_reading_the_job_tells(
+    manager: QueueManager, clock: VirtualClock, options: Any, batch: bool
+) -> None:
+    clock.advance(seconds=1)
+    if batch:
+        (job,) = manager.push_batch("q", [JobSpec("name", {"a": 1}, **options)])
+    else:
+        job = manager.push("q", {"a": 1}, name="name", **options)
+    read = manager.get_job(job.id)
+    assert read is not None
+    assert (job.id, job.token, job._fields) == (read.id, None, read._fields)
+    clock.advance(seconds=5)
+    job = pulled(manager) if not batch else manager.pull_batch("q", 9)[0]
+    read = manager.get_job(job.id)
+    assert read is not None
+    assert (job.id, job._fields) == (read.id, read._fields)
+    assert job.token is not None
+    assert manager.ack(job).applied
 
 
 def test_a_pushed_job_waits_with_its_data_and_the_documented_defaults(
