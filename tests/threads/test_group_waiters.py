@@ -25,8 +25,8 @@ from bunqueue_py import (
 )
 from bunqueue_py.ops.query import check
 from bunqueue_py.types import GroupChoice
+from tests.threads.patience import TIMEOUT, until
 
-TIMEOUT = 10.0
 SOON = 0.15
 """How long a thread is watched that must sleep on."""
 
@@ -37,14 +37,6 @@ def manager() -> Iterator[QueueManager]:
         yield opened
         if opened.queues():
             check(opened._state)
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    """Gives way to other threads until the condition holds."""
-    deadline = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < deadline, f"never happened: {what}"
-        threading.Event().wait(0.0005)
 
 
 class Waiting:

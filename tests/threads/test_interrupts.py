@@ -48,8 +48,8 @@ from bunqueue_py.state import State
 from bunqueue_py.tasks import deadlines
 from bunqueue_py.tasks.stalls import LatePasses
 from bunqueue_py.testing import SeededIds, VirtualClock
+from tests.threads.patience import TIMEOUT, until
 
-TIMEOUT = 10.0
 PACKAGE = str(Path(bunqueue_py.__file__).parent)
 SWEPT = tuple(f"{PACKAGE}/{part}" for part in ("ops/", "shard/", "model/", "stores/", "state.py"))
 ALL_STATES = ("waiting", "prioritized", "delayed", "active", "completed", "failed")
@@ -1549,14 +1549,6 @@ def test_an_exception_while_completed_jobs_make_room_does_not_end_their_bound(
 
 
 # -- blocked threads -------------------------------------------------------------------------
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Gives way to other threads until the condition holds."""
-    deadline = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < deadline, f"never happened: {what}"
-        time.sleep(0)
 
 
 class Blocked:

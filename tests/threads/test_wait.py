@@ -33,8 +33,7 @@ from bunqueue_py import (
 )
 from bunqueue_py.ops.query import check
 from bunqueue_py.testing import VirtualClock
-
-TIMEOUT = 10.0
+from tests.threads.patience import TIMEOUT, until
 
 
 @pytest.fixture
@@ -43,14 +42,6 @@ def manager() -> Iterator[QueueManager]:
         yield manager
         if manager.queues():
             check(manager._state)
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    """Gives way to other threads until the condition holds."""
-    deadline = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < deadline, f"never happened: {what}"
-        threading.Event().wait(0.0005)
 
 
 def is_watched(manager: QueueManager, job: Job) -> bool:

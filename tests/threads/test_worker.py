@@ -30,8 +30,7 @@ from bunqueue_py import (
 )
 from bunqueue_py.ops.query import check
 from bunqueue_py.testing import VirtualClock
-
-TIMEOUT = 10.0
+from tests.threads.patience import TIMEOUT, until
 
 
 @pytest.fixture
@@ -61,14 +60,6 @@ class Gate:
     def await_begun(self, times: int = 1) -> None:
         for _ in range(times):
             assert self.begun.acquire(timeout=TIMEOUT), "the handler never began"
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    """Gives way to other threads until the condition holds."""
-    deadline = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < deadline, f"never happened: {what}"
-        threading.Event().wait(0.0005)
 
 
 def let_pass(seconds: float) -> None:
