@@ -49,7 +49,7 @@ def complete(
         if delivery.armed_ms is not None:
             deadlines = shard.deadlines
             deadlines.stale += 1
-            if deadlines.stale > SWEEP_AT:
+            if deadlines.stale > SWEEP_AT and deadlines.stale * 2 > len(deadlines.heap):
                 deadlines.sweep()
     else:
         leave_stage(queue, record, now)

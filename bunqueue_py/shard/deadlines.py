@@ -47,7 +47,13 @@ class Deadlines:
     def sweep(self) -> None:
         """Takes the stale entries out, if they are half of the heap."""
         if self.stale * 2 > len(self.heap):
-            self.heap = [entry for entry in self.heap if not is_stale(entry)]
+            # nearly all are leases of runs that have ended: no call for these
+            self.heap = [
+                entry
+                for entry in self.heap
+                if (entry[2] or entry[3].record.delivery is entry[3])  # type: ignore[union-attr]
+                and not is_stale(entry)
+            ]
             heapify(self.heap)
             self.stale = 0
 
