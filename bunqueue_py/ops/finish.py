@@ -43,9 +43,11 @@ def complete(
         state.results.put(job_id, data)
         size = len(data)
     delivery = record.delivery
-    if delivery is not None and delivery.timeout_ms is None and queue.groups is None:
+    if delivery is not None and delivery.timeout_ms is None:
         # what leave_stage does, in line: the way of nearly every job
         del queue.active[job_id]
+        if queue.groups is not None and record.side is not None and record.side.group is not None:
+            queue.groups.ended(record.side.group, now)
         if delivery.armed_ms is not None:
             deadlines = shard.deadlines
             deadlines.stale += 1
@@ -76,7 +78,7 @@ def complete(
     if state.events.any:
         carried = None if data is None else {"result": data}
         emit(state, queue, "completed", job_id, now, carried)
-    if queue.limits is not None or queue.groups is not None:
+    if queue.waiters.line and (queue.limits is not None or queue.groups is not None):
         queue.freed(now)
     if not queue.active and (queue.empty_waiters or state.events.any):
         ran_dry(state, queue, now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..shard.groups import Group
+from ..shard.group import Group
 from ..shard.limiter import Limits
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
@@ -134,7 +134,7 @@ def group_of(state: State, queue_name: str, group: str) -> GroupView:
         found = None if queue.groups is None else queue.groups.by_name.get(group)
         if found is None:
             return GroupView({}, 0, False)
-        return GroupView(dict(found.pending), found.active, found.paused)
+        return GroupView(found.pending(), found.active, found.paused)
 
 
 def group_names(state: State, queue_name: str) -> list[str]:
@@ -153,7 +153,11 @@ def _change(
     state: State, queue_name: str, group: str | None, change: Callable[[Limits, int], None]
 ) -> None:
     if group is not None:
-        _change_group(state, queue_name, group, lambda found: change(found.limits, state.now()))
+
+        def change_group(found: Group) -> None:
+            change(found.need_limits(), state.now())
+
+        _change_group(state, queue_name, group, change_group)
         return
     queue = queue_of(state, queue_name)
     shard = queue.shard

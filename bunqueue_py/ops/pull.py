@@ -321,9 +321,9 @@ def _start(
     # before it is active: an exception between must not leave a start that no window knows of
     if queue.limits is not None:
         queue.limits.started(now)
-    side = record.side
-    if side is not None and side.group is not None:
-        queue.need_groups().start(record, now)
+    side, groups = record.side, queue.groups
+    if groups is not None and side is not None and side.group is not None:
+        groups.start(side.group, now)
     record.start(delivery, now)
     queue.active[record.id] = record
     if expires_ms is not None:

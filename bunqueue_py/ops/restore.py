@@ -192,7 +192,7 @@ def _remember_starts(state: State, now: int) -> None:
         if queue.limits is not None and queue.limits.window is not None:
             windows[queue, None] = queue.limits.window
         for group in () if queue.groups is None else queue.groups.by_name.values():
-            if group.limits.window is not None:
+            if group.limits is not None and group.limits.window is not None:
                 windows[queue, group.name] = group.limits.window
     if not windows:
         return

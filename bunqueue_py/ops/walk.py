@@ -12,7 +12,8 @@ from ..shard.pages import (
     DEAD,
     DELAYED,
     END,
-    GROUPS,
+    GROUP_HEAPS,
+    GROUP_LANES,
     HEAP,
     HIGH_LANES,
     LANE,
@@ -35,8 +36,8 @@ _SHELVES = {
     JobState.ACTIVE: {ACTIVE},
     JobState.DELAYED: {DELAYED, ANCHORED},
     # what was due when the walk began has been moved to these
-    JobState.WAITING: {LANE, LOW_LANES, HEAP, GROUPS},
-    JobState.PRIORITIZED: {HIGH_LANES, HEAP, GROUPS},
+    JobState.WAITING: {LANE, LOW_LANES, HEAP, GROUP_LANES, GROUP_HEAPS},
+    JobState.PRIORITIZED: {HIGH_LANES, HEAP, GROUP_HEAPS},
 }
 
 

@@ -10,55 +10,13 @@ from itertools import count
 
 from ..model.job import ACTIVE, JobRecord
 from ..model.options import Options
+from .group import Group
 from .keys import seq_of
-from .limiter import Limits
+from .limiter import UNBOUNDED
 from .ready_queue import Arrivals, ReadyQueue
 
 _TIDY_AT = 64
 """Fewer numbers of groups that are gone than this are let be."""
-
-
-class Group:
-    """One group: its ready jobs, what runs of it, its settings. `pending` counts its waiting
-    jobs, the delayed ones too, by priority; `number` is higher than those of all groups before."""
-
-    __slots__ = (
-        "active",
-        "arrivals",
-        "limits",
-        "name",
-        "number",
-        "paused",
-        "pending",
-        "pending_total",
-        "ready",
-        "timer_ms",
-    )
-
-    def __init__(self, name: str, number: int, arrivals: Arrivals) -> None:
-        self.name = name
-        self.number = number
-        self.arrivals = arrivals
-        self.paused = False
-        self.limits = Limits()
-        self.clear()
-
-    def clear(self) -> None:
-        """Empties what can be made anew from the records."""
-        self.ready = ReadyQueue(self.arrivals)
-        self.active = 0
-        self.pending: dict[int, int] = {}
-        self.pending_total = 0
-        self.timer_ms: int | None = None
-
-    @property
-    def has_jobs(self) -> bool:
-        """Whether any of its jobs waits or runs."""
-        return bool(self.pending_total or self.active)
-
-    def is_bare(self, now: int) -> bool:
-        """Whether it has neither jobs nor settings."""
-        return not self.has_jobs and not self.paused and self.limits.is_idle(now)
 
 
 class Groups:
@@ -67,10 +25,10 @@ class Groups:
     `line` holds, in the order of their turns, just the groups that have a ready job and may start
     one: a blocked group stands aside and costs the others nothing. What time alone will unblock
     stands in a lazy heap of timers; `passing` are groups that have nothing but a setting that
-    ends by time, to be let go then; `bounded` names those with a limit. `ready`, `prioritized`
-    and `tally` (by priority) count the ready jobs over all groups. `numbered` has the numbers of
-    the groups in order, for walks that go on later; some may be of groups that are gone. Every
-    call is O(1) or O(log n), in jobs and in groups, but for `update_all`.
+    ends by time, to be let go then; `bounded` names those with a limit. `ready` and `prioritized`
+    count the ready jobs over all groups, `others` those of each priority but 0. `numbered` has the
+    numbers of the groups in order, for walks that go on later; some may be of groups that are
+    gone. Every call is O(1) or O(log n), in jobs and in groups, but for `update_all`.
     """
 
     __slots__ = (
@@ -82,10 +40,10 @@ class Groups:
         "defaults",
         "line",
         "numbered",
+        "others",
         "passing",
         "prioritized",
         "ready",
-        "tally",
         "timers",
     )
 
@@ -103,13 +61,15 @@ class Groups:
             group.clear()
         self.by_number = {group.number: group for group in self.by_name.values()}
         self.numbered = sorted(self.by_number)
-        self.bounded = {g.name for g in self.by_name.values() if g.limits.is_bound}
+        self.bounded = {
+            g.name for g in self.by_name.values() if g.limits is not None and g.limits.is_bound
+        }
         self.line: OrderedDict[str, Group] = OrderedDict()
         self.timers: list[tuple[int, int, Group]] = []
         self.passing: list[tuple[int, int, Group]] = []
         self.ready = 0
         self.prioritized = 0
-        self.tally: dict[int, int] = {}
+        self.others: dict[int, int] = {}
 
     @property
     def limited(self) -> bool:
@@ -134,22 +94,25 @@ class Groups:
     # -- jobs --------------------------------------------------------------------------------
 
     def count_in(self, record: JobRecord) -> None:
-        """A job of the group waits from now on, ready or delayed."""
+        """A job of the group is delayed from now on."""
         group = self.of(record)
-        group.pending[record.priority] = group.pending.get(record.priority, 0) + 1
-        group.pending_total += 1
+        if group.delayed is None:
+            group.delayed = {}
+        group.delayed[record.priority] = group.delayed.get(record.priority, 0) + 1
 
     def count_out(self, record: JobRecord) -> None:
-        """A job of the group waits no longer."""
-        self._count_out(self.of(record), record.priority)
+        """A job of the group is delayed no longer."""
+        delayed = self.of(record).delayed
+        assert delayed is not None
+        _take_one(delayed, record.priority)
 
-    def _count_out(self, group: Group, priority: int) -> None:
-        left = group.pending[priority] - 1
-        if left:
-            group.pending[priority] = left
-        else:
-            del group.pending[priority]
-        group.pending_total -= 1
+    def tally(self) -> Counter[int]:
+        """How many ready jobs there are of each priority, over all groups."""
+        counts = Counter(self.others)
+        plain = self.ready - sum(self.others.values())
+        if plain:
+            counts[0] = plain
+        return counts
 
     def of(self, record: JobRecord) -> Group:
         """The group of a record that has one."""
@@ -157,8 +120,23 @@ class Groups:
         group = self.by_name.get(record.side.group)
         return self.get(record.side.group) if group is None else group
 
+    def admit(self, record: JobRecord, seq: int, now: int) -> None:
+        """Takes a ready record of a group as `ReadyQueue.admit` does: one that has stood nowhere
+        yet, and comes behind all that have."""
+        if record.priority or record.options.lifo:
+            # a lane for each priority of each group would cost too much memory
+            self.push(record, seq, now)
+            return
+        group = self.of(record)
+        group.ready.append(record, seq)
+        self.ready += 1
+        if group.limits is None and not group.paused and not self.defaults:
+            self.line.setdefault(group.name, group)
+        else:
+            self.update(group, now)
+
     def push(self, record: JobRecord, seq: int, now: int, *, by_time: bool = False) -> None:
-        """Takes a ready record of a group."""
+        """Takes any other ready record of a group."""
         group = self.of(record)
         group.ready.push(record, seq, by_time=by_time)
         self._count_ready(record.priority)
@@ -178,12 +156,20 @@ class Groups:
         if not self.line:
             return None
         _, group = self.line.popitem(last=False)
-        return self._pop(group)
+        record = group.ready.pop()
+        assert record is not None
+        self.ready -= 1
+        if record.priority:
+            self._uncount(record.priority)
+        return record
 
     def pop_from(self, name: str) -> JobRecord | None:
         """The next record of that group, if it may start one."""
         group = self.line.get(name)
-        return None if group is None else self._pop(group)
+        record = None if group is None else group.ready.pop()
+        if record is not None:
+            self._uncount_ready(record.priority)
+        return record
 
     def peek(self) -> JobRecord | None:
         """The record that `pop` would return, still in here."""
@@ -191,25 +177,20 @@ class Groups:
             return group.ready.peek()
         return None
 
-    def _pop(self, group: Group) -> JobRecord | None:
-        record = group.ready.pop()
-        if record is not None:
-            self._uncount_ready(record.priority)
-        return record
-
     def _count_ready(self, priority: int) -> None:
         self.ready += 1
-        self.prioritized += priority > 0
-        self.tally[priority] = self.tally.get(priority, 0) + 1
+        if priority:
+            self.prioritized += priority > 0
+            self.others[priority] = self.others.get(priority, 0) + 1
 
     def _uncount_ready(self, priority: int) -> None:
         self.ready -= 1
+        if priority:
+            self._uncount(priority)
+
+    def _uncount(self, priority: int) -> None:
         self.prioritized -= priority > 0
-        left = self.tally[priority] - 1
-        if left:
-            self.tally[priority] = left
-        else:
-            del self.tally[priority]
+        _take_one(self.others, priority)
 
     def remove(self, record: JobRecord, now: int) -> None:
         """Takes a ready record out."""
@@ -221,30 +202,38 @@ class Groups:
     def reprioritize(self, record: JobRecord, priority: int, options: Options, now: int) -> None:
         """Gives a ready record another priority; its group keeps its turn."""
         group, seq = self.of(record), seq_of(record) or 0
-        self.count_out(record)
         group.ready.remove(record)
         self._uncount_ready(record.priority)
         record.priority, record.options = priority, options
         group.ready.push(record, seq)
         self._count_ready(priority)
-        self.count_in(record)
         self.update(group, now)
 
-    def start(self, record: JobRecord, now: int) -> None:
-        """A record that waited, and was popped, runs from now on."""
-        group = self.of(record)
-        self._count_out(group, record.priority)
+    def start(self, name: str, now: int) -> None:
+        """A record of that group, which was popped, runs from now on."""
+        group = self.by_name[name]
         group.active += 1
-        if group.limits.window is not None:
+        if group.limits is not None:
             group.limits.started(now)
+        elif not group.paused and not self.defaults:
+            # nothing bounds it, as most: what `update` does, in line
+            ready = group.ready
+            if ready.heaped or len(ready.lane.records) > ready.lane.stale:
+                self.line[name] = group
+            else:
+                self.line.pop(name, None)
+            return
         self.update(group, now)
 
-    def ended(self, record: JobRecord, now: int) -> None:
-        """The record runs no longer."""
-        group = self.of(record)
+    def ended(self, name: str, now: int) -> None:
+        """A record of that group runs no longer."""
+        group = self.by_name[name]
         group.active -= 1
-        self.update(group, now)
-        self.forget_bare(group, now)
+        if group.limits is not None or self.defaults:
+            self.update(group, now)
+        # without a limit it may start one more or not, however many run
+        if not group.active:
+            self.forget_bare(group, now)
 
     # -- whose turn --------------------------------------------------------------------------
 
@@ -255,30 +244,30 @@ class Groups:
 
     def may_start(self, group: Group, now: int) -> bool:
         """Whether the group may start a job now."""
-        if group.paused:
-            return False
-        limits = group.limits
-        if (
-            limits.concurrency is None
-            and limits.window is None
-            and limits.cool_until_ms <= now
-            and not self.defaults
-        ):
-            # most groups: nothing bounds them, and each pull asks
-            return True
-        return limits.room(group.active, now, self.default_concurrency) > 0
+        return not group.paused and self._room(group, now) > 0
+
+    def _room(self, group: Group, now: int) -> int:
+        if group.limits is not None:
+            return group.limits.room(group.active, now, self.default_concurrency)
+        bound = self.default_concurrency
+        return UNBOUNDED if bound is None else max(0, bound - group.active)
 
     def update(self, group: Group, now: int) -> None:
         """Puts the group into the line or takes it out, whatever has just changed."""
-        # all that it has: jobs of a group stand in no lane
-        if not group.ready.heaped:
+        if group.limits is not None and group.limits.is_idle(now):
+            # its time has passed: it is a plain one again
+            group.limits = None
+            self.bounded.discard(group.name)
+        if not len(group.ready):
             self.line.pop(group.name, None)
             return
         if self.may_start(group, now):
             self.line.setdefault(group.name, group)
             return
         self.line.pop(group.name, None)
-        opens = None if group.paused else group.limits.opens_ms(now)
+        if group.paused or group.limits is None:
+            return
+        opens = group.limits.opens_ms(now)
         if opens is not None and (group.timer_ms is None or opens < group.timer_ms):
             group.timer_ms = opens
             heappush(self.timers, (opens, next(self._numbers), group))
@@ -291,7 +280,7 @@ class Groups:
 
     def settings_changed(self, group: Group, now: int) -> None:
         """The group's limits or its pause are new."""
-        if group.limits.is_bound:
+        if group.limits is not None and group.limits.is_bound:
             self.bounded.add(group.name)
         else:
             self.bounded.discard(group.name)
@@ -307,8 +296,7 @@ class Groups:
                 group.timer_ms = None
                 self.update(group, now)
                 if group.name in self.line:
-                    room = group.limits.room(group.active, now, self.default_concurrency)
-                    opened += min(room, len(group.ready))
+                    opened += min(self._room(group, now), len(group.ready))
         passing = self.passing
         while passing and passing[0][0] <= now:
             self.forget_bare(heappop(passing)[2], now)
@@ -326,19 +314,18 @@ class Groups:
     def forget_bare(self, group: Group, now: int) -> None:
         """Lets a group go that has neither jobs nor settings; later, where all
         that it has is a setting that ends by time."""
-        if group.has_jobs or group.paused or self.by_name.get(group.name) is not group:
-            return
-        if group.limits.is_idle(now):
-            # a timer that is left may not touch the next group of that name
-            group.timer_ms = None
-            self.bounded.discard(group.name)
-            del self.by_name[group.name], self.by_number[group.number]
-            if len(self.numbered) > _TIDY_AT + 2 * len(self.by_number):
-                self.numbered = list(self.by_number)
-            return
-        ends = group.limits.ends_ms()
-        if ends is not None:
-            heappush(self.passing, (ends, next(self._numbers), group))
+        if group.is_bare(now):
+            if self.by_name.get(group.name) is group:
+                # a timer that is left may not touch the next group of that name
+                group.timer_ms = None
+                self.bounded.discard(group.name)
+                del self.by_name[group.name], self.by_number[group.number]
+                if len(self.numbered) > _TIDY_AT + 2 * len(self.by_number):
+                    self.numbered = list(self.by_number)
+        elif group.limits is not None and not (group.paused or group.pending_total or group.active):
+            ends = group.limits.ends_ms()
+            if ends is not None and self.by_name.get(group.name) is group:
+                heappush(self.passing, (ends, next(self._numbers), group))
 
     def streams(self) -> Iterator[ReadyQueue]:
         """The ready queues of all groups that have ready jobs."""
@@ -361,13 +348,12 @@ class Groups:
         for name, group in self.by_name.items():
             assert group.name == name
             group.ready.check()
-            group.limits.check()
+            if group.limits is not None:
+                group.limits.check()
+                assert name in self.bounded or not group.limits.is_bound, "groups with a limit"
             assert group.active == running.pop(name, 0), "active jobs of a group"
-            assert all(n > 0 for n in group.pending.values()), "pending jobs of a group"
-            assert group.pending_total == sum(group.pending.values()), "sum of pending jobs"
-            assert group.pending_total >= len(group.ready), "ready jobs of a group"
-            assert group.ready.heaped == len(group.ready), "a job of a group that is in a lane"
-            assert name in self.bounded or not group.limits.is_bound, "groups with a limit"
+            assert all(n > 0 for n in (group.delayed or {}).values()), "delayed jobs of a group"
+            assert group.ready.lanes is None, "a group with a lane for each priority"
             self._check_place(group, now)
             ready += len(group.ready)
             tally.update(group.ready.tally())
@@ -375,7 +361,7 @@ class Groups:
             prioritized += sum(1 for s in group.ready.entered(prioritized=True) for _ in s)
         assert not running, "an active job of a group that is not there"
         assert (self.ready, self.prioritized) == (ready, prioritized), "counts over all groups"
-        assert self.tally == tally, "tally over all groups"
+        assert self.tally() == tally, "tally over all groups"
         assert self.bounded <= self.by_name.keys(), "a limit of a group that is not there"
         for name, group in self.line.items():
             assert self.by_name.get(name) is group, "a group in line that is not there"
@@ -392,7 +378,17 @@ class Groups:
             return
         if not len(group.ready) or group.paused:
             return
-        opens = now if self.may_start(group, now) else group.limits.opens_ms(now)
+        opens: int | None = now
+        if not self.may_start(group, now):
+            opens = None if group.limits is None else group.limits.opens_ms(now)
         assert opens is None or (group.timer_ms is not None and group.timer_ms <= opens), (
             "a group that nobody will put in line"
         )
+
+
+def _take_one(counts: dict[int, int], priority: int) -> None:
+    left = counts[priority] - 1
+    if left:
+        counts[priority] = left
+    else:
+        del counts[priority]

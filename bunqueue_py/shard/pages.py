@@ -1,10 +1,11 @@
 """A walk through one queue's jobs, a page at a time, that nothing has to be kept for. Guarded.
 
 The walk goes through the structures in an order that jobs do not follow: those that are finished,
-the active, the delayed, the ready, those of groups last and by the number of the group. What has
-been passed is passed by key. A job that changes its place either goes where the walk has been, or
-it has a new key there: an admission number or a number of arrival that was not yet drawn when the
-walk began. So no job comes twice, and one that stays where it is comes once.
+the active, the delayed, the ready, those of groups last and by the number of the group, once
+through their lanes and once through their heaps. What has been passed is passed by key. A job that
+changes its place either goes where the walk has been, or it has a new key there: an admission
+number or a number of arrival that was not yet drawn when the walk began. So no job comes twice,
+and one that stays where it is comes once.
 """
 
 from __future__ import annotations
@@ -20,9 +21,8 @@ from .keys import SEQ_BITS, seq_of
 from .queue_state import QueueState
 
 _ARRIVAL = (1 << SEQ_BITS) - 1
-COMPLETED, DEAD, ACTIVE, DELAYED, ANCHORED, LANE, HIGH_LANES, LOW_LANES, HEAP, GROUPS, END = range(
-    11
-)
+COMPLETED, DEAD, ACTIVE, DELAYED, ANCHORED, LANE, HIGH_LANES, LOW_LANES, HEAP = range(9)
+GROUP_LANES, GROUP_HEAPS, END = range(9, 12)
 
 _PAGES = 32
 """What can only be walked from its start is read in no more pages than that, or it would cost
@@ -57,7 +57,7 @@ def next_page(queue: QueueState, at: Cursor, limit: int) -> tuple[list[JobRecord
     for each finished or active job before it.
     The caller has marked the gate.
     """
-    if at.shelf == GROUPS:
+    if at.shelf in (GROUP_LANES, GROUP_HEAPS):
         return _grouped(queue, at, limit)
     shelf, key, moment = at.shelf, at.key, at.moment_ms
     last: int | None
@@ -93,8 +93,9 @@ def next_page(queue: QueueState, at: Cursor, limit: int) -> tuple[list[JobRecord
 
 
 def _grouped(queue: QueueState, at: Cursor, limit: int) -> tuple[list[JobRecord], Cursor]:
-    """The page in the groups' ready queues: of several groups, if they are small. Looks at no more
-    than `limit` groups, whether they have ready jobs or not, and goes on at the next."""
+    """The page in the lanes of the groups' ready queues, or in their heaps: of several groups, if
+    they are small. Looks at no more than `limit` groups, whether they have ready jobs or not, and
+    goes on at the next."""
     found: list[JobRecord] = []
     groups = queue.groups
     numbers = [] if groups is None else groups.numbered_from(at.group, limit + 1)
@@ -106,12 +107,16 @@ def _grouped(queue: QueueState, at: Cursor, limit: int) -> tuple[list[JobRecord]
         while key is not None:
             if len(found) >= limit:
                 return found, at._replace(group=number, key=key)
-            some, key = group.ready.heaped_after(key, limit - len(found))
-            if key is not None and key > at.arrival:
-                some, key = _arrived(some, at), None
+            if at.shelf == GROUP_LANES:
+                some = group.ready.lane.after(key, limit - len(found))
+                key = some[-1].key if some else None
+            else:
+                some, key = group.ready.heaped_after(key, limit - len(found))
+                if key is not None and key > at.arrival:
+                    some, key = _arrived(some, at), None
             found += [record for record in some if _seq(record) <= at.seq]
     if len(numbers) <= limit:
-        return found, at._replace(shelf=END)
+        return found, at._replace(shelf=at.shelf + 1, group=0, key=-1)
     return found, at._replace(group=numbers[limit], key=-1)
 
 

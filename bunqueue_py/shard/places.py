@@ -117,18 +117,19 @@ class Places:
             self.seq += 1
             seq = self.seq
         side = record.side
-        if side is not None and side.group is not None:
-            self.need_groups().count_in(record)
-        if side is not None and side.anchored:
-            self.anchored.push(record, seq)
+        grouped = side is not None and side.group is not None
+        anchored = side is not None and side.anchored
+        if anchored or record.run_at_ms > now:
+            if grouped:
+                self.need_groups().count_in(record)
+            (self.anchored if anchored else self.delayed).push(record, seq)
             return False
-        if record.run_at_ms > now:
-            self.delayed.push(record, seq)
-            return False
-        if in_order and (side is None or side.group is None):
-            self.ready.admit(record, seq)
-        else:
+        if not in_order:
             self.put_ready(record, seq, now)
+        elif grouped:
+            self.need_groups().admit(record, seq, now)
+        else:
+            self.ready.admit(record, seq)
         return True
 
     def put_ready(self, record: JobRecord, seq: int, now: int, *, by_time: bool = False) -> None:
@@ -140,18 +141,21 @@ class Places:
 
     def unplace(self, record: JobRecord, now: int) -> None:
         """Takes a pending record out from where it waits."""
-        grouped = record.side is not None and record.side.group is not None
-        if self.delayed.holds(record):
-            self.delayed.remove(record)
-        elif self.anchored.holds(record):
-            self.anchored.remove(record)
-        elif grouped:
-            self.need_groups().remove(record, now)
-        else:
-            self.ready.remove(record)
-        if grouped:
+        groups = None
+        if record.side is not None and record.side.group is not None:
             groups = self.need_groups()
-            groups.count_out(record)
+        for index in (self.delayed, self.anchored):
+            if index.holds(record):
+                index.remove(record)
+                if groups is not None:
+                    groups.count_out(record)
+                break
+        else:
+            if groups is None:
+                self.ready.remove(record)
+            else:
+                groups.remove(record, now)
+        if groups is not None:
             groups.forget_bare(groups.of(record), now)
 
     def need_groups(self) -> Groups:
@@ -237,7 +241,7 @@ class Places:
         of active."""
         del self.active[record.id]
         if record.side is not None and record.side.group is not None:
-            self.need_groups().ended(record, now)
+            self.need_groups().ended(record.side.group, now)
 
     def freed(self, now: int) -> None:
         """A job has left active: if limits hold others back, one more may start."""
@@ -256,6 +260,8 @@ class Places:
         # in the order in which they came due, which is that in which listings show them
         for record in sorted(due, key=_run_at):
             record.entered_ms = record.run_at_ms
+            if record.side is not None and record.side.group is not None:
+                self.need_groups().count_out(record)
             self.put_ready(record, seq_of(record) or 0, now, by_time=True)
         return len(due)
 

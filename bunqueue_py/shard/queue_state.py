@@ -26,7 +26,7 @@ class QueueState(Places):
         for part in (self.delayed.tally, self.anchored.tally):
             sums.update(part)
         if self.groups is not None:
-            sums.update(self.groups.tally)
+            sums.update(self.groups.tally())
         return dict(sorted(sums.items(), reverse=True))
 
     def not_due(self, now: int, wall: int, limit: int) -> list[JobRecord]:

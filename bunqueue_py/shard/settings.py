@@ -26,7 +26,7 @@ def settings_body(queue: QueueState) -> _Parts | None:
     groups = {}
     if queue.groups is not None:
         for name, group in queue.groups.by_name.items():
-            limits = _limits_parts(group.limits)
+            limits = {} if group.limits is None else _limits_parts(group.limits)
             if group.paused or limits:
                 groups[name] = {"paused": group.paused, "limits": limits}
     if groups:
@@ -47,9 +47,10 @@ def restore_settings(queue: QueueState, body: _Parts) -> None:
         groups = queue.need_groups()
         group = groups.get(name)
         group.paused = bool(parts["paused"])
-        group.limits = _limits(parts["limits"])
-        if group.limits.is_bound:
-            groups.bounded.add(name)
+        if parts["limits"]:
+            group.limits = _limits(parts["limits"])
+            if group.limits.is_bound:
+                groups.bounded.add(name)
 
 
 def _limits_parts(limits: Limits) -> _Parts:
