@@ -137,7 +137,8 @@ class World:
             config=ManagerConfig(shards=1, **config),
             _ids=SeededIds(),
         )
-        self.manager.events.subscribe(lambda event: None)
+        #: ends what listens, so that verbs go their short ways
+        self.silence = self.manager.events.subscribe(lambda event: None)
         self.letters = Queue("q", self.manager).dlq
         self.pushed: list[str] = []
         self.held: list[Job] = []
@@ -320,6 +321,94 @@ def push_with_ttl(world: World) -> Verb:
 def push_with_a_new_custom_id(world: World) -> Verb:
     some_neighbours(world)
     return lambda: world.push("new", custom_id="mine")
+
+
+def names_stand(world: World) -> Callable[[], None]:
+    """What must hold after the exception: every job that is there is found by its names."""
+
+    def aftermath() -> None:
+        for job in world.manager.get_jobs("q", ("waiting", "delayed")):
+            if job.deduplication_key is not None:
+                assert world.manager.deduplication_owner("q", job.deduplication_key) == job.id
+            if job.custom_id is not None:
+                assert world.manager.push("q", custom_id=job.custom_id).id == job.id
+
+    return aftermath
+
+
+@scenario
+def push_with_new_names_while_nobody_listens(world: World) -> Verb:
+    some_neighbours(world)
+    world.silence()
+
+    def verb() -> None:
+        world.push("new", custom_id="mine")
+        world.push("new", deduplication=Deduplication("k"))
+        world.push("new", custom_id="yours", deduplication=Deduplication("t", 10))
+
+    world.aftermath = names_stand(world)
+    return verb
+
+
+@scenario
+def push_with_a_held_key_while_nobody_listens(world: World) -> Verb:
+    world.push("old", deduplication=Deduplication("old", 1, hold="ttl"))
+    world.clock.advance(seconds=2)
+    world.silence()
+    world.aftermath = names_stand(world)
+    return lambda: world.push(
+        "new", custom_id="mine", deduplication=Deduplication("k", 10, hold="ttl")
+    )
+
+
+@scenario
+def push_with_taken_names_while_nobody_listens(world: World) -> Verb:
+    world.push("first", custom_id="mine", deduplication=Deduplication("k", 10))
+    world.silence()
+
+    def verb() -> None:
+        world.push("second", custom_id="mine")
+        world.push("third", deduplication=Deduplication("k", 20, "extend"))
+
+    world.aftermath = one_owner(world)
+    return verb
+
+
+@scenario
+def push_of_named_jobs_in_a_batch_while_nobody_listens(world: World) -> Verb:
+    world.silence()
+
+    def verb() -> None:
+        specs = [
+            JobSpec("a", 1, custom_id="mine"),
+            JobSpec("b", 2, deduplication=Deduplication("k")),
+            JobSpec("c", 3, deduplication=Deduplication("t", 10)),
+            JobSpec("d", 4, deduplication=Deduplication("h", 10, hold="ttl")),
+        ]
+        world.pushed += [job.id for job in world.manager.push_batch("q", specs)]
+
+    world.aftermath = names_stand(world)
+    return verb
+
+
+@scenario
+def life_of_grouped_jobs_while_nobody_listens(world: World) -> Verb:
+    for i in range(3):
+        world.push(i, group="a")
+    world.push("delayed", group="b", delay=1)
+    world.push("other", group="b", priority=2)
+    world.silence()
+
+    def verb() -> None:
+        world.push("new", group="c")
+        world.push("last", group="a")
+        world.clock.advance(seconds=2)
+        for _ in range(4):
+            job = world.manager.pull("q", lock_duration=LEASE)
+            assert job is not None
+            world.manager.ack(job)
+
+    return verb
 
 
 @scenario
