@@ -23,6 +23,7 @@ from harness import ROOT, Row, Settings, progress, table
 
 BENCHMARKS = {
     "cycle": "cycle",
+    "push": "push",
     "workers": "workers",
     "latency": "latency",
     "memory": "memory",

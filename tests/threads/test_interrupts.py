@@ -352,7 +352,7 @@ def push_with_new_names_while_nobody_listens(world: World) -> Verb:
 
 @scenario
 def push_with_a_held_key_while_nobody_listens(world: World) -> Verb:
-    world.push("old", deduplication=Deduplication("old", 1, hold="ttl"))
+    world.complete(deduplication=Deduplication("old", 1, hold="ttl"))
     world.clock.advance(seconds=2)
     world.silence()
     world.aftermath = names_stand(world)
