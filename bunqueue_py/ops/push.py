@@ -164,7 +164,8 @@ def push_named(
         refuse(state, durable=False)
     if queue is None:
         queue = record.queue = find_queue(state, queue_name)
-    record.custom_id = custom_id
+    if custom_id is not None:
+        record.custom_id = custom_id
     if key is not None:
         record.unique_key = key
         record.claim = claim
@@ -192,7 +193,8 @@ def push_named(
                     queue.unique_keys.owners[key] = record
                 else:
                     queue.unique_keys.take_new(record, now)
-            queue.ready.append(record, queue.seq)
+            record.key = queue.seq
+            queue.ready.lane.records.append(record)
             if shard.dirty is not None:
                 mark_new(queue, record)
             job = state.view(
