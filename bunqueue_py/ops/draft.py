@@ -15,8 +15,6 @@ from ..model.own import Own
 from ..shard.queue_state import QueueState
 from ..state import State
 
-NO_OPTIONS: dict[str, Any] = {}
-
 
 def encode(state: State, data: Any, what: str) -> bytes:
     """The encoded value, within `max_data_bytes`."""

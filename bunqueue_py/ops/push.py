@@ -16,7 +16,7 @@ from ..state import State
 from ..types import DEFAULT_HOLD, DEFAULT_MODE, Deduplication, JobState
 from .admit import admitted, group_full
 from .commit import cut_short, first_durable, refuse, settle
-from .draft import NO_OPTIONS, draft, draft_batch
+from .draft import draft, draft_batch, no_bytes, too_large
 from .draft import encode as encode
 from .finish import emit
 from .mark import mark_new
@@ -158,7 +158,17 @@ def push_named(
             key, claim = checked_key(deduplication)
         elif claim is not None:
             claim *= 1000
-    record, _ = draft(state, queue, name, data, NO_OPTIONS)
+    cache = state.options
+    try:
+        name = cache.names[name]
+    except (KeyError, TypeError):
+        name = cache.name(name)
+    encoded = state.dumps(data)
+    if encoded.__class__ is not bytes:
+        raise no_bytes(state, encoded)
+    if len(encoded) > state.max_data_bytes:
+        raise too_large(state, "data", len(encoded))
+    record = JobRecord(state.new_id(), queue, name, cache.default, 0, encoded)
     storage = state.storage
     if storage is not None and storage.troubled:
         refuse(state, durable=False)
