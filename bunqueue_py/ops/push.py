@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import GroupFullError, StorageError
 from ..model.checks import MAX_NAME, checked_name, checked_queue_name
+from ..model.job import JobRecord
 from ..model.options import JobSpec
 from ..model.own import NAMED, checked_key
 from ..model.snapshot import JobSnapshot
@@ -212,9 +213,9 @@ def push_named(
                 None,
                 (
                     queue.name,
-                    record.name,
-                    record.options,
-                    record.data,
+                    name,
+                    cache.default,
+                    encoded,
                     0,
                     _WAITING,
                     now,
