@@ -145,6 +145,15 @@ class Session:
         if problem is not None:
             raise problem
 
+    def abandon(self) -> None:
+        """What the death of the process leaves behind: the file as of the last commit, free for
+        the next owner, and not closed in good order. Only where no thread writes."""
+        self.ended = True
+        self.jobs.close()
+        self.lookup.close()
+        _close(self._committer.connection, self.path, clean=False)
+        self._ownership.release()
+
     def disown(self) -> None:
         """See `Storage.disown`."""
         self._ownership.disown()

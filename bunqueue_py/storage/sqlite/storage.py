@@ -140,6 +140,14 @@ class SqliteStorage:
             else:
                 self._session = session
 
+    def _abandon(self) -> None:
+        """Has the file look as if this process had died now; the testing kit plays crashes so."""
+        with self._lock:
+            session, self._session = self._session, None
+        if session is not None:
+            session.abandon()
+            self._taken = False
+
     def disown(self) -> None:
         """See `Storage.disown`. The child may open the storage once its parent has let go."""
         # no lock: the thread that held it may not be in this process
