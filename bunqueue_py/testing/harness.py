@@ -14,13 +14,11 @@ from ..client.job import Job
 from ..client.queue import Queue
 from ..client.worker import Worker
 from ..durations import moment_to_ms, ms_to_moment, shown
-from ..errors import BunqueueError, JobNotFoundError, JobStateError, ValidationError
+from ..errors import BunqueueError, ValidationError
 from ..manager import QueueManager
 from ..model.events import JobEvent, event_of
 from ..model.job import ACTIVE, PENDING
 from ..model.options import checked_bool, checked_int, checked_name, checked_queue_name
-from ..shard.deadlines import LEASE
-from ..shard.shard import BROKEN, OPEN
 from ..storage.base import Storage
 from ..storage.memory import MemoryStorage
 from ..types import FailureReason, JobState
@@ -30,8 +28,10 @@ from .ids import SeededIds
 from .report import AddedJobs, CrashReport, RunReport, Timeline, matches
 from .stage import Stage
 from .stepping import HANG, StageClock
+from .trouble import expire_lock
 
 _PARTS = ("weeks", "days", "hours", "minutes", "seconds", "milliseconds", "microseconds")
+MAX_WAITS = 1_000
 _LAST_MS = moment_to_ms(datetime(9000, 1, 1, tzinfo=timezone.utc), "")
 _WAITS = (JobState.ACTIVE, JobState.WAITING, JobState.PRIORITIZED, JobState.DELAYED)
 
@@ -185,40 +185,12 @@ class Harness:
     def expire_lock(self, job: Job | str) -> None:
         """The lock of an active job runs out now, heard or not: an attempt is charged, and it runs
         again after its back-off. Raises `JobNotFoundError`, `JobStateError`."""
-        job_id = _id_of(job)
-        state = self._stage.state
         self._check_open()
-        record = state.index.get(job_id)
-        if record is None:
-            raise JobNotFoundError(f"there is no job {job_id!r}", job_id=job_id)
-        queue = record.queue
-        shard = queue.shard
-        with queue.lock:
-            delivery = record.delivery
-            if delivery is not None and delivery.lease_ms is not None:
-                now = state.now()
-                shard.gate = BROKEN
-                if delivery.armed_ms is not None:
-                    shard.deadlines.drop()
-                delivery.expires_ms = delivery.armed_ms = now
-                shard.deadlines.push(now, LEASE, delivery)
-                shard.gate = OPEN
-        if delivery is None:
-            raise JobStateError(
-                f"{hints.named(self._stage, job_id)} {hints.state_of(self._stage, job_id)}: only "
-                "an active job has a lock. pull() it, or let its handler return hang() or call "
-                "this from within",
-                job_id=job_id,
-            )
-        if delivery.lease_ms is None:
-            raise JobStateError(
-                f"{hints.named(self._stage, job_id)} was pulled without a lock: advance() past "
-                "its stall timeout instead",
-                job_id=job_id,
-            )
-        # before the beat, which would renew it
-        self._stage.manager._loop.run_pass()
-        self._stage.duties()
+        expire_lock(self._stage, _id_of(job))
+
+    def hang(self) -> Any:
+        """The same as the function `hang`."""
+        return HANG
 
     def lose_worker(self, worker: Worker) -> None:
         """The process of that worker dies: what its handlers still return never arrives, and
@@ -240,7 +212,7 @@ class Harness:
         """
         stage = self._stage
         self._check_open()
-        if stage.depth:
+        if stage.busy:
             raise BunqueueError(
                 "a handler cannot play the death of its own process and go on: let it return "
                 "hang(), and call crash_and_restart() in the test, after run_until_idle()"
@@ -313,6 +285,7 @@ class Harness:
         told = self.timeline(job_id)
         return AssertionError(
             f"{hints.named(stage, job_id)} {wish}, but it {hints.state_of(stage, job_id)}\n"
+            + hints.way_on(stage, job_id)
             + (f"Its timeline:\n  {str(told).replace(chr(10), chr(10) + '  ')}\n" if told else "")
             + hints.picture(stage)
         )
@@ -342,14 +315,21 @@ class Harness:
             if final and job_id is not None:
                 ended[kind].append(self._latest(job_id))
         waits: list[Job] = []
+        waiting = 0
         for name in sorted(stage.state.queues):
-            waits += stage.manager.get_jobs(name, _WAITS, limit=1_000_000)
+            counts = stage.manager.counts(name)
+            waiting += counts.total - counts.completed - counts.failed
+            waits += stage.manager.get_jobs(name, _WAITS, limit=MAX_WAITS - len(waits))
         return RunReport(
             ended["completed"],
             ended["failed"],
             waits,
+            waiting,
             stage.runs - runs,
-            "\n".join(hints.line(stage, job) for job in waits[: hints.SHOWN_JOBS]),
+            "\n".join(
+                f"  {hints.line(stage, job)}. {hints.way_out(stage, job)}"
+                for job in waits[: hints.SHOWN_JOBS]
+            ),
         )
 
     def _target(self, to: datetime | None, parts: dict[str, float]) -> int:

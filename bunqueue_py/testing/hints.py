@@ -73,7 +73,15 @@ def state_of(stage: Stage, job_id: str) -> str:
     job = stage.manager.get_job(job_id)
     if job is not None:
         return _what(stage, job)
-    return "gone" if job_id in stage.jobs else "unknown: it was never added here"
+    return "is gone" if job_id in stage.jobs else "is unknown: it was never added here"
+
+
+def way_on(stage: Stage, job_id: str) -> str:
+    """What would bring that job on, as a line; nothing for one that has ended."""
+    job = stage.manager.get_job(job_id)
+    if job is None or job.state in (JobState.COMPLETED, JobState.FAILED):
+        return ""
+    return f"{way_out(stage, job)}\n"
 
 
 def named(stage: Stage, job_id: str) -> str:
@@ -87,7 +95,7 @@ def _what(stage: Stage, job: Job) -> str:
     state = job.state
     if state is JobState.DELAYED:
         wait = _due_ms(stage, job) - now
-        why = " after its back-off" if job.attempts_made else ""
+        why = f" (last error: {_short(job.error)})" if job.error else ""
         return f"is delayed, due in {timedelta(milliseconds=wait)}{why}"
     if state is JobState.FAILED:
         return f"has failed ({job.failed_reason}): {_short(job.error or '')}"
@@ -95,8 +103,8 @@ def _what(stage: Stage, job: Job) -> str:
         return "is active"
     if state is JobState.COMPLETED:
         return "has completed"
-    error = f" to run again after {_short(job.error)}" if job.error else ""
-    return f"is waiting{error}" if state is JobState.WAITING else f"is {state}{error}"
+    error = f" (last error: {_short(job.error)})" if job.error else ""
+    return f"is {state}{error}"
 
 
 def _due_ms(stage: Stage, job: Job) -> int:
@@ -114,7 +122,9 @@ def _staff(crews: list[SteppedCrew]) -> str:
     taken = sum(len(crew.stuck) for crew in crews)
     slots = sum(len(crew.slots) for crew in crews)
     text = f"{len(crews)} worker{'s' if len(crews) > 1 else ''}"
-    return f"{text}, {taken} of {slots} slots taken" if taken else text
+    if taken:
+        text += f", {taken} of {slots} slots taken by handlers that have not ended"
+    return text
 
 
 def _data(job: Job) -> str:
@@ -153,11 +163,11 @@ def no_outcome(stage: Stage, job_id: str) -> BunqueueError:
     """Why a wait for that job's outcome would never end."""
     job = stage.manager.get_job(job_id)
     if job is None:
-        return BunqueueError(f"{named(stage, job_id)} is {state_of(stage, job_id)}")
+        return BunqueueError(f"{named(stage, job_id)} {state_of(stage, job_id)}")
     return _hopeless(
         stage,
         f"waiting for {named(stage, job_id)} can never end: it {_what(stage, job)}. "
-        + _way_out(stage, job),
+        + way_out(stage, job),
     )
 
 
@@ -179,7 +189,7 @@ def not_empty(stage: Stage, queue: str) -> BunqueueError:
     """Why a wait for an empty queue would never end."""
     manager = stage.manager
     found = manager.get_jobs(queue, (JobState.ACTIVE, *_PENDING), limit=1)
-    way = _way_out(stage, found[0]) if found else ""
+    way = way_out(stage, found[0]) if found else ""
     return _hopeless(
         stage, f"waiting for {queue!r} to be empty can never end while time stands still. {way}"
     )
@@ -194,20 +204,18 @@ def _hopeless(stage: Stage, text: str) -> BunqueueError:
     return BunqueueError(f"{text}\n{picture(stage)}")
 
 
-def _way_out(stage: Stage, job: Job) -> str:
-    """What the test has to call for that job to get on."""
+def way_out(stage: Stage, job: Job) -> str:
+    """What the test has to call for that job, which has not ended, to get on."""
     queue = job.queue
     crews = [crew for crew in stage.crews() if crew.queue == queue]
     if job.state is JobState.ACTIVE:
         return _out_of_active(stage, job, crews)
-    if job.state not in _PENDING:
-        return "Look at it again"
     if _paused(stage, queue):
         return f"{queue!r} is paused: resume() it first"
     if not crews:
         return (
-            f"Nobody works on {queue!r}: give it a worker with harness.worker({queue!r}, handler), "
-            "and then " + (_until_due(stage, job) or "run_until_idle()")
+            f"Nobody works on {queue!r}: give it a worker with worker({queue!r}, handler), and "
+            f"then {_until_due(stage, job)}"
         )
     if job.state is JobState.DELAYED:
         return f"{_until_due(stage, job)} runs it"

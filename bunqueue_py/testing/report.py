@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..client.job import Job
@@ -13,21 +13,24 @@ from ..model.events import JobEvent
 @dataclass(frozen=True)
 class RunReport:
     """What one call did. `completed` and `failed` (for good) are in the order in which they ended;
-    `waits` is what is pending or active after it; `runs` counts calls of handlers, those that
-    failed and are tried again included. A job that has left the queue by then is as it was when
-    it ran. `str(report)` is for reading."""
+    `waits` are the jobs that are pending or active after it, the first 1,000 of `waiting`; `runs`
+    counts calls of handlers, those that failed and are tried again included. A job that has left
+    its queue by then is as it was when it ran. `str(report)` says what each that waits is waiting
+    for."""
 
     completed: list[Job]
     failed: list[Job]
     waits: list[Job]
+    waiting: int
     runs: int
-    text: str = ""
+    text: str = field(default="", repr=False)
 
     def __str__(self) -> str:
-        return (
-            f"{self.runs} runs: {len(self.completed)} jobs completed, {len(self.failed)} failed "
-            f"for good, {len(self.waits)} wait\n{self.text}"
+        told = (
+            f"runs: {self.runs}, completed: {len(self.completed)}, failed for good: "
+            f"{len(self.failed)}, waiting: {self.waiting}"
         )
+        return f"{told}\n{self.text}" if self.text else told
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,10 @@ class CrashReport:
     def __str__(self) -> str:
         if self.in_memory:
             return (
-                f"this harness keeps everything in memory, so all is gone: {len(self.lost)} jobs "
-                "that had not ended. Harness(path) keeps them in a file"
+                "this harness keeps everything in memory, so all is gone; jobs that had not ended: "
+                f"{len(self.lost)}. Harness(path) keeps them in a file"
             )
-        return f"{len(self.kept)} jobs are back, {len(self.lost)} are lost"
+        return f"jobs that are back: {len(self.kept)}, lost: {len(self.lost)}"
 
 
 class Timeline(list[JobEvent]):

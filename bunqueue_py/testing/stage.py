@@ -30,7 +30,6 @@ class Stage:
     """Runs what is due and what is ready, in one order, and moves time from moment to moment."""
 
     def __init__(self, storage: Any, clock: StageClock, ids: SeededIds, *, immediate: bool) -> None:
-        clock.stage = self
         self.clock = clock
         self.immediate = immediate
         #: every event so far; `fatal`: the ids of those jobs that failed for good
@@ -56,14 +55,20 @@ class Stage:
             ) from None
         except CannotEnd:
             raise StorageLockedError(
-                f"{storage!r} is owned by another manager, and a Harness cannot wait for it: "
-                "close that one first"
+                f"{storage!r} is owned by another manager, and a Harness cannot wait for that to "
+                "end, since its clock stands still: close that one first"
             ) from None
+        clock.stage = self
 
     @property
     def state(self) -> State:
         """The engine's state, of the process that lives now."""
         return self.manager._state
+
+    @property
+    def busy(self) -> bool:
+        """Whether the caller is a handler or a listener."""
+        return self._settling
 
     # -- told by the engine and the workers --------------------------------------------------
 
@@ -109,7 +114,7 @@ class Stage:
     def raised(self, job: Job, error: BaseException) -> None:
         """What a handler raised; that which is meant for whoever runs the test goes on to him."""
         self.errors[job.id] = error
-        ends_test = type(error).__module__ == _TEST_OUTCOMES
+        ends_test = any(base.__module__ == _TEST_OUTCOMES for base in type(error).__mro__)
         if isinstance(error, KeyboardInterrupt) or ends_test:
             self._interrupt = error
 
@@ -140,15 +145,19 @@ class Stage:
             manager._beat.run_pass()
             did = True
         if state.alarm.due_ms <= now:
-            manager._loop.run_pass()
+            self.sweep()
             did = True
-        if did and state.storage is not None:
-            state.storage.step()
         heard = manager.events.drain()
         for worker in tuple(self.workers):
             if worker._mailbox is not None:
                 heard += worker._mailbox.drain()
         return did or heard > 0
+
+    def sweep(self) -> None:
+        """One pass over the deadlines; what it did is on disk then."""
+        self.manager._loop.run_pass()
+        if self.state.storage is not None:
+            self.state.storage.step()
 
     def settle(self, most: int, *, raise_errors: bool = False) -> int:
         """Runs what is ready until nothing is, while time stands still; returns how many runs.
@@ -157,8 +166,9 @@ class Stage:
         began, seen = self.runs, len(self.fatal)
         try:
             busy = True
+            self._look(raise_errors, seen)
             while busy:
-                busy = self._look(raise_errors, seen)
+                busy = False
                 for crew in self.crews():
                     now, wall = self.clock.timeline_ms(), self.clock.wall_ms()
                     if not crew.may_run(now, wall):
@@ -168,6 +178,8 @@ class Stage:
                     if crew.step():
                         busy = True
                         self._look(raise_errors, seen)
+                # what a listener or a sweep has done is looked at too
+                busy = busy or self._look(raise_errors, seen)
         finally:
             self._settling = outer
         return self.runs - began
@@ -209,10 +221,17 @@ class Stage:
     def next_stop(self) -> int | None:
         """The next moment after now at which something happens by itself."""
         now, wall = self.clock.timeline_ms(), self.clock.wall_ms()
-        state = self.state
-        moments: list[int | None] = [state.alarm.due_ms, state.beat.due_ms]
-        moments += [crew.next_ms(now, wall) for crew in self.crews()]
-        due = min((m for m in moments if m is not None and m > now), default=NEVER)
+        due = NEVER
+        for crew in self.crews():
+            moment = crew.next_ms(now, wall)
+            if moment is not None and moment < due:
+                due = moment
+        state, manager = self.state, self.manager
+        for alarm, loop in ((state.beat, manager._beat), (state.alarm, manager._loop)):
+            if alarm.due_ms < due:
+                # it may stand for what has ended since: a pass, with nothing to do yet, tells
+                loop.run_pass()
+                due = min(due, max(alarm.due_ms, now + 1))
         return None if due >= NEVER else due
 
     def advance_to(self, target: int, most: int = RUNAWAY, *, raise_errors: bool = False) -> int:

@@ -21,6 +21,7 @@ from ..shard.queue_state import QueueState
 from ..shard.shard import CLOSED
 from ..state import State
 from ..storage.base import Storage
+from ..storage.sqlite.storage import SqliteStorage
 from ..tasks.scheduler import TaskLoop
 from ..types import Duration, JobState
 from .clock import VirtualClock
@@ -52,7 +53,7 @@ class CannotEnd(BunqueueError):
 class StageClock(VirtualClock):
     """A virtual clock whose waits ask the stage to do what other threads would do meanwhile."""
 
-    stage: Stage
+    stage: Stage | None = None
 
     def move_to(self, ms: int) -> None:
         """Moves the timeline, and the wall clock with it, forward to that moment."""
@@ -65,7 +66,8 @@ class StageClock(VirtualClock):
             return True
         if timeout_ms is not None and timeout_ms <= 0:
             return False
-        if self.stage.help_out(lambda: bool(lock.acquire(False))):
+        stage = self.stage
+        if stage is not None and stage.help_out(lambda: bool(lock.acquire(False))):
             return True
         raise CannotEnd(
             "this wait can never end: the virtual clock stands still and nobody else can act "
@@ -151,11 +153,13 @@ class SteppedCrew(Crew):
         queue = self._queue_state()
         if queue is None or queue.paused or self.stopping:
             return None
-        if self._window is not None and queue.ready_count and self._window.room(now) <= 0:
-            return self._window.next_ms()
         with queue.lock:
             due = queue.next_due(now, wall)
-            if due is not None and due <= now and (queue.limits or queue.groups) is not None:
+            is_due = due is not None and due <= now
+            window = self._window
+            if window is not None and window.room(now) <= 0 and (is_due or queue.ready_count):
+                return window.next_ms()
+            if is_due and (queue.limits is not None or queue.groups is not None):
                 # what is due is held up by a limit
                 due = queue.opens_ms(now)
         return due if due is not None and due > now else None
@@ -286,6 +290,8 @@ class SteppedManager(QueueManager):
         QueueManager.__init__(
             self, storage, config=CONFIG, clock=self._clock, background=False, _ids=self._ids
         )
+        if isinstance(self.kept, SqliteStorage):
+            self.kept._trust_the_system()
         self._backend = SteppedBackend(self._state, self._beat, self._stage)
         self._state.events.add(Recorder(self._stage.record), None, None)
 
@@ -298,6 +304,9 @@ class SteppedManager(QueueManager):
         """The process dies and comes back: memory is dropped, the storage opened again."""
         storage = self._state.storage
         atexit.unregister(self._at_exit)
+        if storage is not None:
+            # the writer is never behind here, whatever time it is
+            storage.step()
         for shard in self._state.shards.shards:
             shard.gate = CLOSED
         if storage is not None:

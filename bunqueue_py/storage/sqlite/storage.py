@@ -140,6 +140,11 @@ class SqliteStorage:
             else:
                 self._session = session
 
+    def _trust_the_system(self) -> None:
+        """Has commits survive the process but not the power; the testing kit needs no more."""
+        if self._session is not None:
+            self._session.trust_the_system()
+
     def _abandon(self) -> None:
         """Has the file look as if this process had died now; the testing kit plays crashes so."""
         with self._lock:
