@@ -12,7 +12,8 @@ from ..client.worker import Worker
 from ..errors import BunqueueError, JobFailedError, StorageLockedError
 from ..model.events import RawEvent
 from ..model.failure import describe
-from ..shard.deadlines import LEASE, STALL, TIMEOUT, TTL, is_stale
+from ..model.job import Delivery
+from ..shard.deadlines import LEASE, STALL, TIMEOUT, TTL, Entry, is_stale
 from ..shard.queue_state import QueueState
 from ..state import State
 from ..stores.alarm import NEVER
@@ -21,7 +22,7 @@ from .ids import SeededIds
 from .stepping import CannotEnd, StageClock, SteppedCrew, SteppedManager
 
 RUNAWAY = 100_000
-"""More runs than this in one call of `advance` or `drain` are a loop without end."""
+"""More runs than this at one moment, or in one call of `drain`, are a loop without end."""
 
 _TEST_OUTCOMES = "_pytest.outcomes"
 
@@ -234,44 +235,52 @@ class Stage:
                 due = min(due, max(alarm.due_ms, now + 1))
         return None if due >= NEVER else due
 
-    def advance_to(self, target: int, most: int = RUNAWAY, *, raise_errors: bool = False) -> int:
-        """Moves time to that moment, stopping wherever something happens; returns the runs."""
-        ran = self.settle(most, raise_errors=raise_errors)
+    def advance_to(
+        self, target: int, most: int | None = None, *, raise_errors: bool = False
+    ) -> int:
+        """Moves time to that moment, stopping wherever something happens; returns the runs: at
+        most `most` in all, or `RUNAWAY` at any one stop."""
+        ran = self.settle(RUNAWAY if most is None else most, raise_errors=raise_errors)
         while True:
             stop = self.next_stop()
             if stop is None or stop > target:
                 break
             self.clock.move_to(stop)
-            ran += self.settle(most - ran, raise_errors=raise_errors)
+            room = RUNAWAY if most is None else most - ran
+            ran += self.settle(room, raise_errors=raise_errors)
         self.clock.move_to(target)
         return ran
 
     def drain(self, *, raise_errors: bool) -> None:
         """Moves time on while there are jobs left to which it makes a difference."""
         left = RUNAWAY - self.settle(RUNAWAY, raise_errors=raise_errors)
-        while any(not queue.is_idle for queue in self.state.queues.values()):
-            stop = self._next_that_matters()
+        while True:
+            busy = [name for name, queue in self.state.queues.items() if not queue.is_idle]
+            stop = self._next_that_matters() if busy else None
             if stop is None:
                 return
-            left -= self.advance_to(stop, left, raise_errors=raise_errors)
+            if left <= 0:
+                raise self._runaway(RUNAWAY, busy[0])
+            # a stop counts too, so that there is an end even if nothing ever runs
+            left -= 1 + self.advance_to(stop, left, raise_errors=raise_errors)
 
     def _next_that_matters(self) -> int | None:
         """The next moment that brings a job further. A lock that its worker renews for ever, and
         what becomes of finished jobs, do not."""
         now, wall = self.clock.timeline_ms(), self.clock.wall_ms()
         crews = self.crews()
-        moments = [crew.next_ms(now, wall) for crew in crews]
         held = {job.token for crew in crews for job in crew.stuck}
+        best = min((m for m in (crew.next_ms(now, wall) for crew in crews) if m), default=NEVER)
         for shard in self.state.shards.shards:
             with shard.lock:
-                for entry in shard.deadlines.heap:
-                    due, _, kind, subject = entry
-                    if kind not in (LEASE, TIMEOUT, TTL, STALL) or is_stale(entry):
-                        continue
-                    if kind == LEASE and getattr(subject, "token", None) in held:
-                        continue
-                    moments.append(max(due, now + 1))
-        return min((m for m in moments if m is not None), default=None)
+                first = shard.deadlines.next_ms()
+                heap = shard.deadlines.heap
+                if first is None or first >= best:
+                    continue
+                if not _matters(heap[0], held):
+                    first = min((e[0] for e in heap if _matters(e, held)), default=NEVER)
+                best = min(best, first)
+        return None if best >= NEVER else max(best, now + 1)
 
     # -- waiting -----------------------------------------------------------------------------
 
@@ -337,6 +346,14 @@ class Stage:
     def queue(self, name: str) -> QueueState | None:
         """The queue of that name, if there is one."""
         return self.state.queues.get(name)
+
+
+def _matters(entry: Entry, held: set[str | None]) -> bool:
+    """Whether a deadline brings a job further that has not ended."""
+    _, _, kind, subject = entry
+    if kind not in (LEASE, TIMEOUT, TTL, STALL) or is_stale(entry):
+        return False
+    return not (kind == LEASE and isinstance(subject, Delivery) and subject.token in held)
 
 
 def _crew(worker: Worker) -> SteppedCrew:

@@ -16,6 +16,7 @@ from bunqueue_py import (
     BunqueueError,
     Deduplication,
     JobFailedError,
+    KeepJobs,
     ManagerClosedError,
     Queue,
     RateLimit,
@@ -899,3 +900,50 @@ def test_a_closed_harness_says_so() -> None:
     for call in (h.run_until_idle, h.drain, lambda: h.advance(days=1), h.crash_and_restart):
         with pytest.raises(ManagerClosedError):
             call()
+
+
+def test_a_drain_past_many_deadlines_that_matter_to_nobody_looks_at_each_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Kept jobs with an age, and jobs with a ttl: neither is looked through at every stop."""
+    from bunqueue_py.testing import stage
+
+    looked = 0
+    matters = stage._matters
+
+    def counted(*args: Any) -> bool:
+        nonlocal looked
+        looked += 1
+        return matters(*args)
+
+    monkeypatch.setattr(stage, "_matters", counted)
+    with Harness() as h:
+        q = h.queue("q")
+        h.worker(q, lambda job: None)
+        for i in range(200):
+            q.add("a", delay=i, ttl=1000, remove_on_complete=KeepJobs(age=10_000))
+        assert len(h.drain().completed) == 200
+    assert looked < 1000
+
+
+def test_a_drain_in_which_nothing_ever_gets_on_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bunqueue_py.testing.stage.RUNAWAY", 30)
+
+    def broken(*args: Any) -> int:
+        raise OSError("a duty that always fails")
+
+    with Harness() as h:
+        h.queue("q").add("a", ttl=5)
+        monkeypatch.setattr("bunqueue_py.tasks.deadlines.judge_due", broken)
+        with pytest.raises(BunqueueError, match="'q'"):
+            h.drain()
+
+
+def test_a_year_of_jobs_in_one_advance_is_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bunqueue_py.testing.stage.RUNAWAY", 20)
+    with Harness() as h:
+        q = h.queue("q")
+        h.worker(q, lambda job: q.add("next", delay=86_400) and None)
+        q.add("first")
+        h.advance(days=99)
+        assert q.counts().completed == 100
