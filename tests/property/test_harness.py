@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -113,12 +114,13 @@ def tell(story: list[dict[str, Any]], storage: Path | None, *, crashes: bool) ->
         return seen
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(stories)
 def test_a_story_told_twice_is_the_same(story: list[dict[str, Any]]) -> None:
     assert tell(story, None, crashes=True) == tell(story, None, crashes=True)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(stories)
 def test_a_story_on_a_file_is_the_same_every_time(story: list[dict[str, Any]]) -> None:
@@ -127,6 +129,7 @@ def test_a_story_on_a_file_is_the_same_every_time(story: list[dict[str, Any]]) -
         assert first == tell(story, Path(folder, "b.db"), crashes=True)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(stories)
 def test_a_story_on_a_file_is_the_one_in_memory(story: list[dict[str, Any]]) -> None:

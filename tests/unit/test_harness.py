@@ -16,9 +16,11 @@ from bunqueue_py import (
     BunqueueError,
     Deduplication,
     JobFailedError,
+    JobSpec,
     KeepJobs,
     ManagerClosedError,
     Queue,
+    QueueManager,
     RateLimit,
     SerializationError,
     UnrecoverableError,
@@ -191,6 +193,32 @@ def test_a_workers_own_rate_limit_is_kept_too(delay: float) -> None:
             q.add("row", i, delay=delay)
         h.advance(seconds=300)
         assert starts == [delay, 60 + delay, 120 + delay]
+
+
+def test_a_job_that_comes_due_while_its_workers_rate_is_used_up_starts_when_there_is_room() -> None:
+    with Harness() as h:
+        q = h.queue("import")
+        starts: list[float] = []
+        h.worker(q, lambda job: starts.append(seconds(h, job.now)), rate_limit=RateLimit(1, 60))
+        q.add("row")
+        q.add("row", delay=30)
+        h.drain()
+        assert starts == [0, 60]
+
+
+def test_more_deadlines_than_one_pass_takes_are_all_judged_at_their_moment() -> None:
+    with Harness() as h:
+        jobs = h.queue("offers").add_bulk([JobSpec("offer", ttl=60) for _ in range(1100)])
+        h.advance(seconds=61)
+        assert {seconds(h, job.refresh().finished_at) for job in jobs} == {60}
+
+
+def test_what_a_sweep_has_done_is_on_disk(tmp_path: Path) -> None:
+    with Harness(tmp_path / "jobs.db") as h:
+        h.queue("offers").add("offer", ttl=60)
+        h.advance(seconds=60)
+        with QueueManager.open_readonly(tmp_path / "jobs.db") as view:
+            assert view.counts("offers").failed == 1
 
 
 def test_more_jobs_than_one_bite_that_come_due_at_once_wait_for_their_limit() -> None:
@@ -792,7 +820,8 @@ def test_immediate_runs_each_job_as_it_is_added(make: Make) -> None:
         assert ran == [1, 2, 3, 4]
 
 
-def test_immediate_runs_what_a_handler_adds_after_that_handler() -> None:
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_immediate_runs_what_a_handler_adds_after_that_handler(concurrency: int) -> None:
     with Harness(immediate=True) as h:
         q = h.queue("q")
         ran: list[str] = []
@@ -803,7 +832,7 @@ def test_immediate_runs_what_a_handler_adds_after_that_handler() -> None:
                 q.add("b")
             ran.append(f"end {job.name}")
 
-        h.worker(q, work)
+        h.worker(q, work, concurrency=concurrency)
         q.add("a")
         assert ran == ["begin a", "end a", "begin b", "end b"]
 
