@@ -976,3 +976,15 @@ def test_a_year_of_jobs_in_one_advance_is_no_loop(monkeypatch: pytest.MonkeyPatc
         q.add("first")
         h.advance(days=99)
         assert q.counts().completed == 100
+
+
+def test_a_test_that_fails_leaves_its_file_closed_and_free(tmp_path: Path) -> None:
+    """One failing test cannot poison the next."""
+    with pytest.raises(KeyError, match="the test's own"), Harness(tmp_path / "jobs.db") as h:
+        h.worker("q", lambda job: hang())
+        job = h.queue("q").add("a")
+        h.run_until_idle()
+        raise KeyError("the test's own")
+    with Harness(tmp_path / "jobs.db") as h:
+        # it was closed in good order: the run that never ended is not charged
+        assert h.manager.get_job(job.id).attempts_made == 0
