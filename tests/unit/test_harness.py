@@ -209,8 +209,11 @@ def test_a_job_that_comes_due_while_its_workers_rate_is_used_up_starts_when_ther
 def test_more_deadlines_than_one_pass_takes_are_all_judged_at_their_moment() -> None:
     with Harness() as h:
         jobs = h.queue("offers").add_bulk([JobSpec("offer", ttl=60) for _ in range(1100)])
-        h.advance(seconds=61)
+        told: list[Any] = []
+        h.manager.events.subscribe(told.append, types="failed")
+        h.advance(seconds=60)
         assert {seconds(h, job.refresh().finished_at) for job in jobs} == {60}
+        assert len(told) == 1100
 
 
 def test_what_a_sweep_has_done_is_on_disk(tmp_path: Path) -> None:
