@@ -704,6 +704,33 @@ def test_a_handler_may_close_its_own_worker_and_manager(make: Make) -> None:
             worker.start()
 
 
+def test_a_manager_that_closes_while_a_handler_waits_is_closed_at_once(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise AssertionError(f"{thread.name} was started")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    seen: list[Any] = []
+    with make() as h:
+        q = h.queue("q")
+
+        def work(job: Any) -> None:
+            if job.name == "child":
+                seen.append(h.manager.close())
+                return
+            try:
+                q.add("child").result(timeout=5)
+            except ManagerClosedError as error:
+                seen.append(type(error))
+
+        h.worker(q, work, concurrency=2)
+        q.add("parent")
+        with pytest.raises(ManagerClosedError):
+            h.run_until_idle()
+        assert seen == [True, ManagerClosedError]
+
+
 def test_a_real_interrupt_ends_the_test_and_not_the_job_alone() -> None:
     def work(job: Any) -> None:
         raise KeyboardInterrupt
