@@ -22,6 +22,8 @@ from .types import Outcome
 class EngineBackend:
     """The `Backend` of `QueueManager`."""
 
+    crew_class: type[Any] | None = None
+
     def __init__(self, state: State, beat: TaskLoop, *, runs_threads: bool) -> None:
         self._state = state
         self._beat = beat

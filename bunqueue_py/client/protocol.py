@@ -43,6 +43,12 @@ class Backend(Protocol):
         """Whether background threads may be started."""
         ...
 
+    @property
+    def crew_class(self) -> type[Any] | None:
+        """The kind of `Crew` that runs the jobs of its workers by hand, where no threads may;
+        `None` for the usual one."""
+        ...
+
     def check_open(self) -> None:
         """Raises `ManagerClosedError` if the manager is closed."""
         ...

@@ -90,10 +90,12 @@ class Worker:
         elif manager is not None and queue.manager is not manager:
             raise ValidationError("manager is not the one that the queue belongs to")
         self._backend = queue.manager.backend
-        if not self._backend.runs_threads:
+        crew_class = self._backend.crew_class
+        if crew_class is None and not self._backend.runs_threads:
             raise ValidationError(
                 "a Worker needs threads, and this manager has background=False: "
-                "pull(), ack() and run_pending() by hand instead"
+                "pull(), ack() and run_pending() by hand instead, or test with "
+                "bunqueue_py.testing.Harness, whose workers run on the test's own thread"
             )
         self.name = name or self._backend.worker_name()
         self._queue = queue.name
@@ -104,7 +106,7 @@ class Worker:
         self._started = self._stopping = False
         self._ended = threading.Event()
         self._abandoned: list[str] = []
-        self._crew = Crew(
+        self._crew: Crew = (crew_class or Crew)(
             self._backend,
             self._queue,
             self.name,
@@ -134,7 +136,7 @@ class Worker:
                 return self
             self._backend.check_open()
             self._started = True
-            if self._mailbox is not None:
+            if self._mailbox is not None and self._backend.runs_threads:
                 self._mailbox.start()
         try:
             if self._group_concurrency is not None:
@@ -245,7 +247,7 @@ class Worker:
                 self._mailbox = Mailbox(
                     f"{self.name}-events", self._deliver, self._backend.clock.timeline_ms
                 )
-                if self._started:
+                if self._started and self._backend.runs_threads:
                     self._mailbox.start()
             self._listeners = {
                 **self._listeners,

@@ -9,7 +9,7 @@ from threading import Lock
 from ..durations import moment_to_ms, ms_to_moment
 from ..errors import BunqueueError, ValidationError
 
-_START = datetime(2030, 1, 1, tzinfo=timezone.utc)
+START = datetime(2030, 1, 1, tzinfo=timezone.utc)
 
 
 class VirtualClock:
@@ -23,7 +23,7 @@ class VirtualClock:
 
     is_virtual = True
 
-    def __init__(self, start: datetime = _START) -> None:
+    def __init__(self, start: datetime = START) -> None:
         self._now = moment_to_ms(start, "start")
         self._offset = 0
         self.timeline_ms: Callable[[], int] = lambda: self._now

@@ -145,6 +145,19 @@ class Session:
         if problem is not None:
             raise problem
 
+    def trust_the_system(self) -> None:
+        """Commits no longer wait for the disk: enough to survive the process, not the power."""
+        self._committer.connection.execute("PRAGMA synchronous=OFF")
+
+    def abandon(self) -> None:
+        """What the death of the process leaves behind: the file as of the last commit, free for
+        the next owner, and not closed in good order. Only where no thread writes."""
+        self.ended = True
+        self.jobs.close()
+        self.lookup.close()
+        _close(self._committer.connection, self.path, clean=False)
+        self._ownership.release()
+
     def disown(self) -> None:
         """See `Storage.disown`."""
         self._ownership.disown()

@@ -140,6 +140,19 @@ class SqliteStorage:
             else:
                 self._session = session
 
+    def _trust_the_system(self) -> None:
+        """Has commits survive the process but not the power; the testing kit needs no more."""
+        if self._session is not None:
+            self._session.trust_the_system()
+
+    def _abandon(self) -> None:
+        """Has the file look as if this process had died now; the testing kit plays crashes so."""
+        with self._lock:
+            session, self._session = self._session, None
+        if session is not None:
+            session.abandon()
+            self._taken = False
+
     def disown(self) -> None:
         """See `Storage.disown`. The child may open the storage once its parent has let go."""
         # no lock: the thread that held it may not be in this process

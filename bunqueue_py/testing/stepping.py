@@ -1,0 +1,375 @@
+"""The engine and its workers without threads: the same code, stepped by whoever calls."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from ..backend import EngineBackend
+from ..client.crew import Crew
+from ..client.job import Job
+from ..client.protocol import Closable, WaitHandle
+from ..client.turn import Slot
+from ..config import ManagerConfig
+from ..errors import BunqueueError
+from ..manager import QueueManager
+from ..model.events import Mailbox, RawEvent
+from ..ops import pull as ops_pull
+from ..shard.queue_state import QueueState
+from ..shard.shard import CLOSED
+from ..state import State
+from ..storage.base import Storage
+from ..storage.sqlite.storage import SqliteStorage
+from ..tasks.scheduler import TaskLoop
+from ..types import Duration, JobState
+from .clock import VirtualClock
+from .ids import SeededIds
+
+if TYPE_CHECKING:
+    from .stage import Stage
+
+CONFIG = ManagerConfig(shards=1)
+"""One shard, so that the order of things does not depend on the machine's number of CPUs."""
+
+
+class _Hang:
+    def __repr__(self) -> str:
+        return "hang()"
+
+
+HANG: Final = _Hang()
+
+
+class NeverEnds(BaseException):
+    """Leaves the code that runs a handler, where the thread would stay in it for ever."""
+
+
+class CannotEnd(BunqueueError):
+    """A wait that nothing ends while the caller is in it."""
+
+
+class StageClock(VirtualClock):
+    """A virtual clock whose waits ask the stage to do what other threads would do meanwhile."""
+
+    stage: Stage | None = None
+
+    def move_to(self, ms: int) -> None:
+        """Moves the timeline, and the wall clock with it, forward to that moment."""
+        self._now = max(self._now, ms)
+
+    def wait(self, lock: Any, timeout_ms: int | None) -> bool:
+        """Takes the lock if it is free, or becomes so by what is due or can run now; raises
+        `CannotEnd` otherwise, unless the time is up already."""
+        if lock.acquire(False):
+            return True
+        if timeout_ms is not None and timeout_ms <= 0:
+            return False
+        stage = self.stage
+        if stage is not None and stage.help_out(lambda: bool(lock.acquire(False))):
+            return True
+        raise CannotEnd(
+            "this wait can never end: the virtual clock stands still and nobody else can act "
+            "meanwhile. advance() or run_until_idle() before waiting"
+        )
+
+
+class Recorder(Mailbox):
+    """Keeps every event, as it was published."""
+
+    def __init__(self, keep: Callable[[RawEvent], None]) -> None:
+        super().__init__("harness", lambda item: None, lambda: 0)
+        self._keep = keep
+
+    def offer(self, item: RawEvent) -> None:
+        """Keeps it; called under a shard's lock."""
+        self._keep(item)
+
+
+class SteppedCrew(Crew):
+    """The crew of a worker whose slots take their turns on the calling thread.
+
+    What a slot does is `Crew`'s own code. A slot whose handler never ends stays taken, as its
+    thread would be, and its job is kept alive by the beat.
+    """
+
+    _backend: SteppedBackend
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        if options["prefetch"] is None:
+            # handlers take no time here, so "auto" would take as many as there are
+            options["prefetch"] = 1
+        super().__init__(*args, **options)
+        self.stage = self._backend.stage
+        #: how many handlers are under way, in frames below
+        self.running = 0
+        #: its process is gone: nothing that it does arrives any more
+        self.lost = False
+        self._handler, self._route = self._route, self._play
+        self._never = False
+
+    @property
+    def queue(self) -> str:
+        """The name of its queue."""
+        return self._queue
+
+    @property
+    def stuck(self) -> list[Job]:
+        """The jobs whose handlers are under way, or never end."""
+        return [slot.current for slot in self.slots if slot.current is not None]
+
+    def start(self) -> None:
+        """Nothing: no thread is needed."""
+
+    def join(self, deadline: int | None) -> list[Slot]:
+        """The slots whose handlers never end; there is nobody to wait for."""
+        if self.lost or self.running:
+            return []
+        return [slot for slot in self.slots if slot.current is not None]
+
+    @property
+    def holds_me(self) -> bool:
+        """Whether the caller is inside one of the handlers."""
+        return self.running > 0
+
+    def may_run(self, now: int, wall: int) -> bool:
+        """Whether a step would find a job, as far as that can be told without taking it."""
+        queue = self._queue_state()
+        if queue is None or queue.paused or self.stopping or self._free() is None:
+            return False
+        if self._window is not None and self._window.room(now) <= 0:
+            return False
+        with queue.lock:
+            if queue.room(now) <= 0:
+                return False
+            if queue.ready_count:
+                return True
+            due = queue.next_due(now, wall)
+            return due is not None and due <= now
+
+    def next_ms(self, now: int, wall: int) -> int | None:
+        """The next moment after now at which time alone may give it something to do."""
+        queue = self._queue_state()
+        if queue is None or queue.paused or self.stopping:
+            return None
+        with queue.lock:
+            due = queue.next_due(now, wall)
+            is_due = due is not None and due <= now
+            window = self._window
+            if window is not None and window.room(now) <= 0 and (is_due or queue.ready_count):
+                return window.next_ms()
+            if is_due and (queue.limits is not None or queue.groups is not None):
+                # what is due is held up by a limit
+                due = queue.opens_ms(now)
+        return due if due is not None and due > now else None
+
+    def step(self) -> bool:
+        """One round of a free slot, if one is free and there is a job; says whether it ran."""
+        slot = self._free()
+        if slot is None or self.stopping:
+            return False
+        window, now = self._window, self._backend.clock.timeline_ms()
+        if window is not None and window.room(now) <= 0:
+            return False
+        before = self.stage.runs
+        while True:
+            seen = self._ready()
+            try:
+                self._round(slot)
+            except NeverEnds:
+                pass
+            except BaseException:
+                slot.current = None
+                self._pass_turn(slot)
+                raise
+            if self.stage.runs > before or self._ready() <= seen:
+                break
+            # so many are due that they become ready by and by
+        if self.stopping and not self.running:
+            self._ended()
+        return self.stage.runs > before
+
+    def lose(self) -> None:
+        """Its process dies: it holds nothing back for anybody."""
+        self.lost = self.stopping = True
+        for slot in self.slots:
+            slot.queued.clear()
+            slot.held.clear()
+
+    def _queue_state(self) -> QueueState | None:
+        return self._backend.queue_state(self._queue)
+
+    def _ready(self) -> int:
+        queue = self._queue_state()
+        return 0 if queue is None else queue.ready_count
+
+    def _free(self) -> Slot | None:
+        return next((slot for slot in self.slots if slot.current is None), None)
+
+    def _play(self, job: Job) -> Any:
+        stage = self.stage
+        self.running += 1
+        stage.began(job)
+        try:
+            stage.planned_failure(self._queue)
+            result = self._handler(job)
+        except BaseException as error:
+            if not self.lost:
+                stage.raised(job, error)
+                raise
+        else:
+            if result is not HANG and not self.lost:
+                return result
+        finally:
+            self.running -= 1
+            stage.ended()
+        raise NeverEnds
+
+    def _failed(self, job: Job, error: BaseException, *, work_done: bool = False) -> None:
+        if isinstance(error, NeverEnds):
+            self._never = True
+            return
+        if work_done:
+            self.stage.raised(job, error)
+        super()._failed(job, error, work_done=work_done)
+
+    def _run(self, slot: Slot, job: Job) -> None:
+        super()._run(slot, job)
+        if self._never:
+            self._never = False
+            slot.current = job
+            raise NeverEnds
+
+
+class SteppedBackend(EngineBackend):
+    """The backend of a `SteppedManager`: a claim never waits, and the stage knows the workers."""
+
+    crew_class = SteppedCrew
+
+    def __init__(self, state: State, beat: TaskLoop, stage: Stage) -> None:
+        super().__init__(state, beat, runs_threads=False)
+        self.stage = stage
+
+    def queue_state(self, name: str) -> QueueState | None:
+        """The queue itself."""
+        return self._state.queues.get(name)
+
+    def claim(
+        self, queue: str, limit: int, lease_ms: int, owner: str, handle: WaitHandle
+    ) -> list[Job]:
+        """What there is now."""
+        return ops_pull.pull(  # type: ignore[return-value]
+            self._state, queue, limit, 0, lease_ms, owner, claim=True
+        )
+
+    def attach(self, worker: Closable, tick: Callable[[], tuple[int, int | None]]) -> None:
+        """Also puts the worker on the stage."""
+        super().attach(worker, tick)
+        self.stage.joined(worker)
+
+    def detach(self, worker: Closable) -> None:
+        """Also takes it off."""
+        super().detach(worker)
+        self.stage.left(worker)
+
+
+class SteppedManager(QueueManager):
+    """A manager without threads that can be started again in place: queues and jobs made before
+    go on with what the storage has kept."""
+
+    _state: State
+    _backend: SteppedBackend
+
+    def __init__(self, stage: Stage, storage: Any, clock: VirtualClock, ids: SeededIds) -> None:
+        self._stage = stage
+        self._clock, self._ids = clock, ids
+        self._boot(storage)
+
+    def _boot(self, storage: Any) -> None:
+        QueueManager.__init__(
+            self, storage, config=CONFIG, clock=self._clock, background=False, _ids=self._ids
+        )
+        if isinstance(self.kept, SqliteStorage):
+            self.kept._trust_the_system()
+        self._backend = SteppedBackend(self._state, self._beat, self._stage)
+        self._state.events.add(Recorder(self._stage.record), None, None)
+
+    @property
+    def kept(self) -> Storage | None:
+        """The storage; `None` is memory."""
+        return self._state.storage
+
+    def crash(self) -> None:
+        """The process dies and comes back: memory is dropped, the storage opened again."""
+        storage = self._state.storage
+        atexit.unregister(self._at_exit)
+        if storage is not None:
+            # the writer is never behind here, whatever time it is
+            storage.step()
+        for shard in self._state.shards.shards:
+            shard.gate = CLOSED
+        if storage is not None:
+            storage._abandon()  # type: ignore[attr-defined]
+        self._boot(storage)
+
+    # -- what may block, or adds --------------------------------------------------------------
+
+    def push(self, queue: Any, data: Any = None, **options: Any) -> Job:
+        """See `QueueManager.push`."""
+        job = super().push(queue, data, **options)
+        self._stage.added([job])
+        return job
+
+    def push_batch(self, queue: Any, specs: Iterable[Any]) -> list[Job]:
+        """See `QueueManager.push_batch`."""
+        try:
+            jobs = super().push_batch(queue, specs)
+        except BunqueueError as error:
+            self._stage.added(getattr(error, "accepted", ()))
+            raise
+        self._stage.added(jobs)
+        return jobs
+
+    def pull(self, queue: Any, timeout: Duration | None = 0, **options: Any) -> Job | None:
+        """See `QueueManager.pull`."""
+        try:
+            return super().pull(queue, timeout, **options)
+        except CannotEnd:
+            raise self._stage.no_job(getattr(queue, "name", queue)) from None
+
+    def pull_batch(
+        self, queue: Any, max_jobs: int, timeout: Duration | None = 0, **options: Any
+    ) -> list[Job]:
+        """See `QueueManager.pull_batch`."""
+        try:
+            return super().pull_batch(queue, max_jobs, timeout, **options)
+        except CannotEnd:
+            raise self._stage.no_job(getattr(queue, "name", queue)) from None
+
+    def wait_for(self, job_id: Job | str, timeout: Duration | None = None) -> Any:
+        """See `QueueManager.wait_for`."""
+        try:
+            return super().wait_for(job_id, timeout)
+        except CannotEnd:
+            raise self._stage.no_outcome(_id_of(job_id)) from None
+
+    async def wait_for_async(self, job_id: Job | str) -> Any:
+        """See `QueueManager.wait_for_async`. Raises at once where no other task of the event loop
+        could ever run the job."""
+        state = self.get_state(job_id)
+        ended = state in (JobState.COMPLETED, JobState.FAILED, JobState.UNKNOWN)
+        if not ended and len(asyncio.all_tasks()) < 2:
+            raise self._stage.no_outcome(_id_of(job_id))
+        return await super().wait_for_async(job_id)
+
+    def wait_until_empty(self, queue: Any, timeout: Duration | None = None) -> None:
+        """See `QueueManager.wait_until_empty`."""
+        try:
+            super().wait_until_empty(queue, timeout)
+        except CannotEnd:
+            raise self._stage.not_empty(getattr(queue, "name", queue)) from None
+
+
+def _id_of(job: Job | str) -> str:
+    return job.id if isinstance(job, Job) else job
