@@ -412,6 +412,26 @@ def life_of_grouped_jobs_while_nobody_listens(world: World) -> Verb:
 
 
 @scenario
+def life_of_plain_jobs_while_nobody_listens(world: World) -> Verb:
+    world.push("low", priority=-1)
+    world.silence()
+
+    def verb() -> None:
+        for priority in (0, 5, 0, 2, 5, -1):
+            world.push(priority, priority=priority)
+        specs = [JobSpec("in a batch", n, priority=n % 3) for n in range(3)]
+        world.pushed += [job.id for job in world.manager.push_batch("q", specs)]
+        for n in range(3):
+            job = world.manager.pull("q", lock_duration=LEASE)
+            assert job is not None
+            world.manager.ack(job, {"n": n} if n else None)
+        jobs = world.manager.pull_batch("q", 4, lock_duration=LEASE)
+        world.manager.ack_batch([Ack(job) for job in jobs])
+
+    return verb
+
+
+@scenario
 def push_with_a_live_custom_id(world: World) -> Verb:
     world.push("first", custom_id="mine")
     return lambda: world.push("second", custom_id="mine")
