@@ -35,17 +35,14 @@ def ack(state: State, job_id: str, token: str | None, data: bytes | None) -> Out
         if shard.gate:
             enter(state, shard)
         delivery = record.delivery
-        if delivery is not None and delivery.token == token:
-            refused = None
-        else:
+        if delivery is None or delivery.token != token:
             refused = judge_token(record, token, late_ack=True)
-        if refused is None:
-            shard.gate = BROKEN
-            complete(state, queue, record, data, state.now())
-            shard.gate = OPEN
-            cut = -1 if shard.dirty is None else outcome_cut(state, record)
-    if refused is not None:
-        return answer(record, refused)
+            if refused is not None:
+                return answer(record, refused)
+        shard.gate = BROKEN
+        complete(state, queue, record, data, state.now())
+        shard.gate = OPEN
+        cut = -1 if shard.dirty is None else outcome_cut(state, record)
     if shard.after:
         shard.call_after()
     if not shard.completions & state.trim_mask or shard.finished_bytes > state.trim_bytes:

@@ -50,8 +50,8 @@ def complete(
             queue.groups.ended(record.side.group, now)
         if delivery.armed_ms is not None:
             deadlines = shard.deadlines
-            deadlines.stale += 1
-            if deadlines.stale > SWEEP_AT and deadlines.stale * 2 > len(deadlines.heap):
+            deadlines.stale = stale = deadlines.stale + 1
+            if stale > SWEEP_AT and stale * 2 > len(deadlines.heap):
                 deadlines.sweep()
     else:
         leave_stage(queue, record, now)
@@ -64,13 +64,16 @@ def complete(
     if keep is True:
         forget(state, queue, record, remember=True)
     else:
-        queue.completed.add(record)
-        if queue.completed.size == 1:
+        completed = queue.completed
+        completed.add(record)
+        if completed.size == 1:
             shard.heads.push(queue)
         if shard.dirty is not None:
             mark_completed(queue, record, data)
         shard.finished += 1
-        shard.finished_bytes += len(record.data) + (size if size > 0 else 0)
+        shard.finished_bytes += len(record.data)
+        if size > 0:
+            shard.finished_bytes += size
         if keep is not False:
             _keep(state, queue, record, keep, now)
     if shard.watched:
