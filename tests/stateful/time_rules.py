@@ -1,0 +1,62 @@
+"""Rules of the machine: time passes, the wall clock jumps, what is due is done."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+from tests.stateful.base import STATISTICS, Base
+from tests.stateful.choices import DIE
+
+MOMENTS = 60
+"""So many due moments are stepped through one by one; what is left is due at the end."""
+
+
+class TimeRules(Base):
+    """The timeline, the wall clock, the sweeps."""
+
+    def sweep_both(self) -> None:
+        self.manager.run_pending()
+        self.model.sweep()
+        self.model.mind_groups()
+
+    @rule(die=DIE)
+    def sweep(self, die: float) -> None:
+        self.tick()
+        self.model.die = die
+        STATISTICS["run_pending"] += 1
+        self.sweep_both()
+
+    @rule(seconds=st.sampled_from([1, 4, 12, 35]), die=DIE)
+    def pass_time(self, seconds: int, die: float) -> None:
+        """Every moment on the way is met by a sweep of its own."""
+        self.tick()
+        STATISTICS["time passes"] += 1
+        self.model.die = die
+        end = self.model.now + seconds * 1000
+        self.sweep_both()
+        for _ in range(MOMENTS):
+            due = self.model.next_due()
+            if due is None or due > end:
+                break
+            self.tick(max(0, due - self.model.now))
+            self.sweep_both()
+        self.tick(max(0, end - self.model.now))
+        self.sweep_both()
+
+    @rule(seconds=st.sampled_from([3, 3, 31, 31, 200, 100_000]), die=DIE, sweeps=st.booleans())
+    def leap(self, seconds: int, die: float, sweeps: bool) -> None:
+        """All that was due meanwhile is met by one sweep, at once or later."""
+        self.tick(seconds * 1000)
+        STATISTICS["a leap in time"] += 1
+        self.model.die = die
+        if sweeps:
+            self.sweep_both()
+
+    @rule(seconds=st.sampled_from([-86_400, -4, 0, 0, 5, 3_600]))
+    def set_wall_clock(self, seconds: int) -> None:
+        """That much beside the timeline."""
+        STATISTICS["set_wall_clock"] += 1
+        self.clock.set_wall_clock(self.clock.now + timedelta(seconds=seconds))
