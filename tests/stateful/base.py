@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from bunqueue_py import ANY, BunqueueError, ManagerConfig, Queue, QueueManager
 from bunqueue_py.testing import SeededIds, VirtualClock
 from bunqueue_py.testing.model import Model, ModelJob
-from tests.stateful.choices import OPTIONS, QUEUES
+from tests.stateful.choices import OPTIONS, QUEUES, Chosen
 from tests.stateful.compare import compare, compare_job
 
 KEEP_RESULTS = 4
@@ -44,7 +44,7 @@ class Base(RuleBasedStateMachine):
         listens=st.booleans(),
         batch=st.lists(OPTIONS, min_size=2, max_size=6),
     )
-    def start(self, seed: int, listens: bool, batch: list[dict[str, Any]]) -> None:
+    def start(self, seed: int, listens: bool, batch: list[Chosen]) -> None:
         STATISTICS["runs"] += 1
         self.clock = VirtualClock()
         self.model = Model(self.clock, KEEP_RESULTS)
@@ -57,10 +57,10 @@ class Base(RuleBasedStateMachine):
         self.open()
         for name in QUEUES:
             self.model.queue(name)
-        for i, options in enumerate(batch):
-            self.push_one(QUEUES[i % 3 == 2], options)
+        for i, chosen in enumerate(batch):
+            self.push_one(QUEUES[i % 3 == 2], chosen)
 
-    def push_one(self, queue: str, options: dict[str, Any]) -> None:
+    def push_one(self, queue: str, chosen: Chosen) -> None:
         raise NotImplementedError
 
     def open(self) -> None:

@@ -44,15 +44,13 @@ _VALUES: dict[str, list[Any]] = {
     "tags": [("mail", "eu")],
     "stack_trace_limit": [0],
 }
-_WEIGHT = {"group": 3, "deduplication": 3, "priority": 2, "custom_id": 2, "attempts": 2}
+_WEIGHT = {"group": 4, "priority": 2, "custom_id": 4, "attempts": 2, "ttl": 2, "timeout": 2}
 _NAMES = [name for name in _VALUES for _ in range(_WEIGHT.get(name, 1))]
 
 
-def _options(chosen: list[tuple[int, int]]) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    for which, value in chosen:
-        name = _NAMES[which % len(_NAMES)]
-        options[name] = _VALUES[name][value % len(_VALUES[name])]
+def options_of(chosen: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The options as one dictionary, without what does not go together."""
+    options = dict(chosen)
     if "run_at" in options:
         options.pop("delay", None)
     if "group_limit" in options:
@@ -60,10 +58,11 @@ def _options(chosen: list[tuple[int, int]]) -> dict[str, Any]:
     return options
 
 
-OPTIONS = st.lists(st.tuples(st.integers(0, len(_NAMES) - 1), st.integers(0, 23)), max_size=4).map(
-    _options
+Chosen = list[tuple[str, Any]]
+OPTIONS = st.lists(
+    st.sampled_from([(name, value) for name in _NAMES for value in _VALUES[name]]), max_size=4
 )
-"""The options of a job; `run_at` in seconds from now by the wall clock."""
+"""The options of a job, by name and value; `run_at` in seconds from now by the wall clock."""
 
 QUEUE = st.sampled_from(QUEUES)
 GROUP = st.sampled_from(GROUPS)

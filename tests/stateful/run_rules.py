@@ -31,6 +31,8 @@ from tests.stateful.choices import (
     PICK,
     QUEUE,
     RESULT,
+    Chosen,
+    options_of,
 )
 
 
@@ -41,8 +43,9 @@ def has_room(self: Base) -> bool:
 class PushRules(Base):
     """`push`, `push_batch`."""
 
-    def given(self, options: dict[str, Any]) -> dict[str, Any]:
-        """The options with a moment for `run_at`."""
+    def given(self, chosen: Chosen) -> dict[str, Any]:
+        """The options, with a moment for `run_at`."""
+        options = options_of(chosen)
         if "run_at" not in options:
             return options
         wall = self.clock.now + timedelta(milliseconds=self.clock.wall_ms() - self.model.now)
@@ -63,18 +66,18 @@ class PushRules(Base):
 
     @precondition(has_room)
     @rule(queue=QUEUE, options=OPTIONS)
-    def push(self, queue: str, options: dict[str, Any]) -> None:
+    def push(self, queue: str, options: Chosen) -> None:
         self.push_one(queue, options)
 
     @precondition(has_room)
     @rule(queue=QUEUE, options=OPTIONS)
-    def push_another(self, queue: str, options: dict[str, Any]) -> None:
+    def push_another(self, queue: str, options: Chosen) -> None:
         self.push_one(queue, options)
 
-    def push_one(self, queue: str, options: dict[str, Any]) -> None:
+    def push_one(self, queue: str, chosen: Chosen) -> None:
         self.tick()
         self.serial += 1
-        options = self.given(options)
+        options = self.given(chosen)
         try:
             job = self.queues[queue].add("job", self.serial, **options)
         except GroupFullError:
@@ -89,12 +92,12 @@ class PushRules(Base):
 
     @precondition(has_room)
     @rule(queue=QUEUE, batch=st.lists(OPTIONS, min_size=1, max_size=5))
-    def push_batch(self, queue: str, batch: list[dict[str, Any]]) -> None:
+    def push_batch(self, queue: str, batch: list[Chosen]) -> None:
         self.tick()
         entries = []
-        for options in batch:
+        for chosen in batch:
             self.serial += 1
-            entries.append((self.serial, self.given(options)))
+            entries.append((self.serial, self.given(chosen)))
         specs = [JobSpec("job", data, **options) for data, options in entries]
         full = False
         try:
