@@ -1,4 +1,7 @@
-"""What the state machine does, in numbers: `python -m tests.stateful.statistics [runs] [steps]`."""
+"""What the state machine does, in numbers.
+
+`python -m tests.stateful.statistics [runs] [steps] [machine]`
+"""
 
 from __future__ import annotations
 
@@ -45,4 +48,5 @@ def measure(machine: type[RuleBasedStateMachine], runs: int, steps: int) -> None
 if __name__ == "__main__":
     given = [int(each) for each in sys.argv[1:3]]
     for each in MACHINES:
-        measure(each, *(given + [100, 50][len(given) :]))
+        if not sys.argv[3:] or each.__name__ in sys.argv[3:]:
+            measure(each, *(given + [100, 50][len(given) :]))

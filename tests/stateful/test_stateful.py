@@ -15,6 +15,7 @@ from tests.stateful.control_rules import (
     QueueControlRules,
 )
 from tests.stateful.run_rules import PushRules
+from tests.stateful.storage_rules import StorageRules
 from tests.stateful.time_rules import TimeRules
 
 SHORT = os.environ.get("BUNQUEUE_SLOW") == "short"
@@ -32,8 +33,16 @@ class MemoryMachine(
     """Over memory."""
 
 
+class SqliteMachine(StorageRules, MemoryMachine):
+    """Over a file."""
+
+
 class TestInMemory(MemoryMachine.TestCase):  # type: ignore[name-defined,misc]
     settings = settings(max_examples=25, stateful_step_count=40)
+
+
+class TestOnSqlite(SqliteMachine.TestCase):  # type: ignore[name-defined,misc]
+    settings = settings(max_examples=8, stateful_step_count=30)
 
 
 @pytest.mark.slow
@@ -41,4 +50,4 @@ class TestInMemoryAtLength(MemoryMachine.TestCase):  # type: ignore[name-defined
     settings = settings(max_examples=100 if SHORT else 1000, stateful_step_count=60)
 
 
-MACHINES = (MemoryMachine,)
+MACHINES = (MemoryMachine, SqliteMachine)

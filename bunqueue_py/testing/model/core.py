@@ -151,6 +151,8 @@ class Core:
         for job in self.of(queue, PENDING):
             if job.anchored and job.is_ready(self.now, self.wall):
                 job.moved_from = job.run_at
+                # by a jump of the clock, if its moment was before it came in
+                job.vague |= job.due_ms(self.now, self.wall) < job.entered
                 job.entered = job.run_at = max(0, job.due_ms(self.now, self.wall))
                 job.anchored = False
 
