@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from bunqueue_py.clock import SystemClock
 from tests.stateful.base import STATISTICS
-from tests.stateful.test_stateful import MACHINES
+from tests.stateful.machines import MACHINES
 
 
 def measure(machine: type[RuleBasedStateMachine], runs: int, steps: int) -> None:
