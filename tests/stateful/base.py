@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from hypothesis import strategies as st
@@ -23,14 +24,32 @@ STATISTICS: Counter[str] = Counter()
 """How often each verb was called, what it answered, how many steps and runs there were."""
 
 
-def needs(n: int, *states: str) -> Callable[[Any], Any]:
+Rule = Callable[..., Any]
+
+
+def needs(n: int, *states: str) -> Callable[[Rule], Rule]:
     """The rule needs that many jobs in those states (in any, if none is named)."""
 
-    def enough(self: Base) -> bool:
-        there = [job for job in self.model.jobs if not states or job.state in states]
-        return len(there) >= n
+    def decorate(rule: Rule) -> Rule:
+        def may(self: Base) -> bool:
+            there = [job for job in self.model.jobs if not states or job.state in states]
+            return len(there) >= n and self.last != rule.__name__
 
-    return precondition(enough)
+        return precondition(may)(rule)
+
+    return decorate
+
+
+def seldom(function: Rule) -> Rule:
+    """Stands right above the function of a rule, and has it never run twice in a row: few steps of
+    a run are to be spent on looking about, and in many runs few rules are drawn at all."""
+
+    @wraps(function)
+    def call(self: Base, *arguments: Any, **named: Any) -> None:
+        function(self, *arguments, **named)
+        self.last = function.__name__
+
+    return call
 
 
 class Base(RuleBasedStateMachine):
@@ -38,6 +57,7 @@ class Base(RuleBasedStateMachine):
     `both`. `issued` are the tokens that were ever drawn, `ids` the jobs that ever were."""
 
     on_disk = False
+    last = ""
 
     @initialize(
         seed=st.integers(0, 3),
@@ -90,6 +110,7 @@ class Base(RuleBasedStateMachine):
     # -- what rules are made of --------------------------------------------------------------
 
     def tick(self, milliseconds: int = 1) -> None:
+        self.last = ""
         self.clock.advance(milliseconds=milliseconds)
 
     def both(self, verb: str, engine: Callable[[], Any], model: Callable[[], Any]) -> Any:

@@ -9,7 +9,7 @@ from hypothesis.stateful import rule
 
 from bunqueue_py.durations import to_ms
 from bunqueue_py.testing.model import Dlq, Limits, ModelJob, Stalls
-from tests.stateful.base import STATISTICS, Base, needs
+from tests.stateful.base import STATISTICS, Base, needs, seldom
 from tests.stateful.choices import FILTER, GROUP, LIMIT, PICK, PRIORITY, QUEUE
 from tests.stateful.compare import compare_result
 from tests.stateful.run_rules import RunRules
@@ -33,6 +33,7 @@ class JobControlRules(RunRules):
 
     @needs(1, "pending")
     @rule(pick=PICK, priority=PRIORITY, lifo=st.sampled_from([None, True, False]))
+    @seldom
     def change_priority(self, pick: int, priority: int, lifo: bool | None) -> None:
         self.tick()
         job_id = self.some_id(pick)
@@ -91,6 +92,7 @@ class QueueControlRules(Base):
         age=st.sampled_from([0, 0.5, 20]),
         limit=st.integers(0, 4),
     )
+    @seldom
     def clean(self, queue: str, state: str, age: float, limit: int) -> None:
         """The oldest, as far as it is defined since when they are in that state."""
         self.tick()
@@ -122,6 +124,7 @@ class LookRules(Base):
         limit=st.integers(0, 5),
         newest_first=st.booleans(),
     )
+    @seldom
     def page_and_walk(
         self, queue: str, states: list[str], offset: int, limit: int, newest_first: bool
     ) -> None:
@@ -145,6 +148,7 @@ class LookRules(Base):
 
     @needs(3)
     @rule(pick=PICK, queue=QUEUE, custom_id=st.sampled_from(["x", "y"]))
+    @seldom
     def look_up(self, pick: int, queue: str, custom_id: str) -> None:
         STATISTICS["get_result, get_job by custom id"] += 1
         found = self.manager.get_job(queue=queue, custom_id=custom_id)
@@ -163,6 +167,7 @@ class LimitRules(Base):
             return its.limits, self.model.queue(queue).limits
         return its.groups[group], self.model.queue(queue).group(group)
 
+    @needs(1)
     @rule(
         queue=QUEUE,
         group=st.one_of(st.none(), GROUP),
@@ -170,6 +175,7 @@ class LimitRules(Base):
         per=st.sampled_from([0.002, 3, 20]),
         ttl=st.sampled_from([None, None, 4]),
     )
+    @seldom
     def set_rate_limit(
         self, queue: str, group: str | None, most: int | None, per: float, ttl: int | None
     ) -> None:
@@ -186,12 +192,14 @@ class LimitRules(Base):
         now = self.model.now
         mine.set_rate(now, most, round(per * 1000), now + 1000 * more["ttl"] if more else None)
 
+    @needs(1)
     @rule(
         queue=QUEUE,
         group=st.one_of(st.none(), GROUP),
         verb=st.sampled_from(["set_concurrency", "set_concurrency", "cool_down", "pause"]),
         bound=st.sampled_from([None, 1, 2]),
     )
+    @seldom
     def hold_up(self, queue: str, group: str | None, verb: str, bound: int | None) -> None:
         """Less may run of it from now on, or more again; a second pause ends the first."""
         self.tick()
@@ -209,7 +217,9 @@ class LimitRules(Base):
             getattr(whole, verb)()
         STATISTICS[verb + ("" if group is None else " of a group")] += 1
 
+    @needs(1)
     @rule(queue=QUEUE, key=st.sampled_from(["k", "l"]))
+    @seldom
     def release_key(self, queue: str, key: str) -> None:
         self.tick()
         self.both(
@@ -239,7 +249,9 @@ STALLS = st.builds(
 class DeadLetterRules(Base):
     """Dead letters, and how lost runs are found."""
 
+    @needs(1)
     @rule(queue=QUEUE, settings=st.one_of(DLQ, DLQ, STALLS))
+    @seldom
     def configure(self, queue: str, settings: Dlq | Stalls) -> None:
         self.tick()
         its = self.queues[queue]
@@ -286,6 +298,7 @@ class DeadLetterRules(Base):
 
     @needs(1, "failed")
     @rule(queue=QUEUE, wanted=FILTER, offset=st.integers(0, 2), limit=st.integers(0, 3))
+    @seldom
     def entries(self, queue: str, wanted: dict[str, Any], offset: int, limit: int) -> None:
         STATISTICS["dlq.entries"] += 1
         found = self.queues[queue].dlq.entries(**wanted, offset=offset, limit=limit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-MEMORY = ("MemoryMachine 300 50",)
+MEMORY = ("MemoryMachine 200 50",)
 SQLITE = ("SqliteMachine 100 40",)
 
 

@@ -19,7 +19,7 @@ from bunqueue_py import (
     Outcome,
 )
 from bunqueue_py.durations import to_ms
-from tests.stateful.base import MOST, STATISTICS, Base, needs
+from tests.stateful.base import MOST, STATISTICS, Base, needs, seldom
 from tests.stateful.choices import (
     DELAY,
     DIE,
@@ -147,6 +147,27 @@ class RunRules(Base):
         jobs = self.manager.pull_batch(queue, n, lock_duration=lock, owner=owner, group=group)
         STATISTICS["pull_batch"] += 1
         self.take(queue, jobs, lock, owner, group, n)
+
+    @needs(1, "pending")
+    @rule(
+        queue=QUEUE,
+        n=st.integers(1, 2),
+        ends=st.lists(st.sampled_from(["ack", "ack", "fail", "give up", "release"]), min_size=2),
+        die=DIE,
+    )
+    def run_some(self, queue: str, n: int, ends: list[str], die: float) -> None:
+        """What a worker does: pulls, and ends what it has pulled."""
+        self.pull_batch(queue, n, 30, "w1", ANY)
+        held = [job for job in self.model.jobs if job.state == "active"][-n:]
+        self.tick()
+        self.model.die = die
+        for job, end in zip(held, ends, strict=False):
+            if end == "ack":
+                self._ack(job.id, job.token, job.data)
+            elif end == "release":
+                self._release(job.id, job.token, 0)
+            else:
+                self._fail(job.id, job.token, end == "give up")
 
     # -- verbs that ask for a token: each is also called with a wrong one -------------------------
 
@@ -292,8 +313,15 @@ class RunRules(Base):
             lambda: self._update_data(*given, False),
         ][verb]()
 
+    @needs(1, "completed", "failed")
+    @rule(pick=PICK, verb=st.integers(0, 8))
+    def late(self, pick: int, verb: int) -> None:
+        """Whoever held a job once comes with its token."""
+        self.wrong_token(pick, "stale", verb)
+
     @needs(2, "active")
     @rule(owner=st.sampled_from(["w1", "w2"]))
+    @seldom
     def release_owner(self, owner: str) -> None:
         self.tick()
         self.both(

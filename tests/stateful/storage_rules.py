@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis.stateful import rule
 
 from bunqueue_py import SqliteStorage
-from tests.stateful.base import STATISTICS, Base
+from tests.stateful.base import STATISTICS, Base, needs, seldom
 from tests.stateful.choices import DIE
 from tests.storage_check import check_storage
 from tests.unit.sqlite_files import crash_copy
@@ -43,13 +43,17 @@ class StorageRules(Base):
             if hasattr(self, "folder"):
                 self.folder.cleanup()
 
+    @needs(1)
     @rule()
+    @seldom
     def agrees_with_the_disk(self) -> None:
         """SPEC 16's fourth invariant. Flushes."""
         STATISTICS["flush"] += 1
         check_storage(self.manager, str(self.path))
 
+    @needs(1)
     @rule(die=DIE)
+    @seldom
     def close_and_open(self, die: float) -> None:
         self.tick()
         self.model.die = die
@@ -57,7 +61,9 @@ class StorageRules(Base):
         self.manager.close()
         self.come_back(clean=True)
 
+    @needs(1)
     @rule(die=DIE)
+    @seldom
     def crash(self, die: float) -> None:
         """A kill is a copy of the file and its log, which is all that a kill leaves."""
         self.tick()

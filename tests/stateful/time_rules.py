@@ -7,7 +7,7 @@ from datetime import timedelta
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from tests.stateful.base import STATISTICS, Base
+from tests.stateful.base import STATISTICS, Base, needs, seldom
 from tests.stateful.choices import DIE
 
 MOMENTS = 60
@@ -22,13 +22,16 @@ class TimeRules(Base):
         self.model.sweep()
         self.model.mind_groups()
 
+    @needs(1)
     @rule(die=DIE)
+    @seldom
     def sweep(self, die: float) -> None:
         self.tick()
         self.model.die = die
         STATISTICS["run_pending"] += 1
         self.sweep_both()
 
+    @needs(1)
     @rule(seconds=st.sampled_from([1, 4, 12, 35]), die=DIE)
     def pass_time(self, seconds: int, die: float) -> None:
         """Every moment on the way is met by a sweep of its own."""
@@ -46,7 +49,9 @@ class TimeRules(Base):
         self.tick(max(0, end - self.model.now))
         self.sweep_both()
 
+    @needs(1)
     @rule(seconds=st.sampled_from([3, 3, 31, 31, 200, 100_000]), die=DIE, sweeps=st.booleans())
+    @seldom
     def leap(self, seconds: int, die: float, sweeps: bool) -> None:
         """All that was due meanwhile is met by one sweep, at once or later."""
         self.tick(seconds * 1000)
@@ -55,7 +60,9 @@ class TimeRules(Base):
         if sweeps:
             self.sweep_both()
 
+    @needs(1)
     @rule(seconds=st.sampled_from([-86_400, -4, 0, 0, 5, 3_600]))
+    @seldom
     def set_wall_clock(self, seconds: int) -> None:
         """That much beside the timeline."""
         STATISTICS["set_wall_clock"] += 1
