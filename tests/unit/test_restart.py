@@ -499,6 +499,24 @@ def test_a_rebuild_leaves_only_the_held_keys_that_still_stand(house: House) -> N
     assert held_rows(house) == ["long"]
 
 
+# -- dead letters ----------------------------------------------------------------------------------
+
+
+def test_moments_that_other_settings_have_taken_from_dead_letters_do_not_come_back(
+    house: House,
+) -> None:
+    house.queue.dlq.configure(auto_retry=True, retry_interval=60, max_age=600)
+    house.queue.discard(house.queue.add("job", 1))
+    house.queue.add("job", 2, attempts=1)
+    house.manager.fail(house.pull(), "boom")
+    assert [entry.next_retry_at is None for entry in house.queue.dlq.entries()] == [True, False]
+    house.queue.dlq.configure(auto_retry=False, max_age=None)
+    house.restart()
+    for entry in house.queue.dlq.entries():
+        assert (entry.next_retry_at, entry.expires_at) == (None, None)
+    assert house.queue.dlq.stats().retriable == 0
+
+
 # -- admission numbers -----------------------------------------------------------------------------
 
 
