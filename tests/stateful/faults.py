@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-MEMORY = ("MemoryMachine 200 50",)
-SQLITE = ("SqliteMachine 100 40",)
+MEMORY = ("MemoryMachine 150 50",)
+SQLITE = ("SqliteMachine 60 40",)
 
 
 class Mutation(NamedTuple):

@@ -44,20 +44,22 @@ def mutated(source: str, mutation: Mutation) -> str:
     return re.sub(mutation.pattern, mutation.replacement, source)
 
 
-def command_of(killer: str) -> list[str]:
-    """How a killer is run: a machine by its name and number of runs, else a test."""
+def command_of(killer: str, share: int) -> list[str]:
+    """How a killer is run: a machine by its name, a share of its number of runs, and the number
+    of steps; else a test."""
     if "Machine" in killer:
-        machine, runs, steps = killer.split()
+        machine, whole, steps = killer.split()
+        runs = str(int(whole) // share)
         return [sys.executable, "-m", "tests.stateful.statistics", runs, steps, machine]
     return [sys.executable, "-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider", killer]
 
 
-def run(folder: Path, killer: str) -> tuple[bool, str]:
+def run(folder: Path, killer: str, share: int = 1) -> tuple[bool, str]:
     """Whether the killer is content, and the last line that it said, an assertion if possible."""
     environment = {**os.environ, "PYTHONPATH": str(folder), "BUNQUEUE_CHECK_LOCKS": "1"}
     try:
         done = subprocess.run(
-            command_of(killer),
+            command_of(killer, share),
             cwd=folder,
             env=environment,
             capture_output=True,
@@ -104,7 +106,7 @@ def main(words: Sequence[str]) -> int:
             else:
                 shutil.copy(whole, folder / part)
         for killer in sorted({killer for mutation in chosen for killer in mutation.killers}):
-            content, said = run(folder, killer)
+            content, said = run(folder, killer, share=4)
             if not content:
                 raise SystemExit(f"without any fault, {killer} finds one: {said}")
         for number, mutation in enumerate(chosen, 1):

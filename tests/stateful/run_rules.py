@@ -280,7 +280,10 @@ class RunRules(Base):
         self._release(*self.held(pick), delay)
 
     @needs(1, "active")
-    @rule(pick=PICK, verb=st.sampled_from(["beat", "extend", "progress", "data", "broken"]))
+    @rule(
+        pick=PICK,
+        verb=st.sampled_from(["beat", "beat", "beat", "extend", "progress", "data", "broken"]),
+    )
     def hold_on(self, pick: int, verb: str) -> None:
         """What else a handler does."""
         self.tick()

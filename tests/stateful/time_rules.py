@@ -7,6 +7,7 @@ from datetime import timedelta
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
+from bunqueue_py.durations import moment_to_ms
 from tests.stateful.base import STATISTICS, Base, needs, seldom
 from tests.stateful.choices import DIE
 
@@ -34,17 +35,19 @@ class TimeRules(Base):
     @needs(1)
     @rule(seconds=st.sampled_from([1, 4, 12, 35]), die=DIE)
     def pass_time(self, seconds: int, die: float) -> None:
-        """Every moment on the way is met by a sweep of its own."""
+        """Every moment on the way, of either of the two, is met by a sweep of its own."""
         self.tick()
         STATISTICS["time passes"] += 1
         self.model.die = die
         end = self.model.now + seconds * 1000
         self.sweep_both()
         for _ in range(MOMENTS):
-            due = self.model.next_due()
-            if due is None or due > end:
+            ahead = self.manager.next_due()
+            moments = [self.model.next_due(), ahead and moment_to_ms(ahead, "ahead")]
+            due = min((m for m in moments if m and m > self.model.now), default=end + 1)
+            if due > end:
                 break
-            self.tick(max(0, due - self.model.now))
+            self.tick(due - self.model.now)
             self.sweep_both()
         self.tick(max(0, end - self.model.now))
         self.sweep_both()
