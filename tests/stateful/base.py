@@ -73,6 +73,8 @@ class Base(RuleBasedStateMachine):
         self.listens = listens
         self.ids: list[str] = []
         self.issued: list[tuple[str, str]] = []
+        self.pulled: dict[str, Any] = {}
+        self.gaps: list[str] = []
         self.serial = 0
         self.open()
         for name in QUEUES:
@@ -93,9 +95,17 @@ class Base(RuleBasedStateMachine):
             _ids=self.seeded,
         )
         self.queues = {name: Queue(name, self.manager) for name in QUEUES}
-        self.events: list[Any] = []
+        self.sequences: dict[str, int] = {}
         if self.listens:
-            self.manager.events.subscribe(self.events.append)
+            self.manager.events.subscribe(self.hear)
+
+    def hear(self, event: Any) -> None:
+        """SPEC 11: the events of a queue are numbered without gaps."""
+        STATISTICS[f"event {event.type}"] += 1
+        before = self.sequences.get(event.queue)
+        if before is not None and event.sequence != before + 1:
+            self.gaps.append(f"event {event.sequence} of {event.queue} follows {before}")
+        self.sequences[event.queue] = event.sequence
 
     def storage(self) -> Any:
         return None
@@ -172,6 +182,7 @@ class Base(RuleBasedStateMachine):
             model.start(job, seen.token, lease, owner, group)
             compare_job(seen, job, model.now, model.wall)
             self.issued.append((seen.id, seen.token))
+            self.pulled[seen.id] = seen
         del self.issued[:-40]
         STATISTICS["jobs pulled"] += len(pulled)
         if len(pulled) < n:
@@ -203,3 +214,4 @@ class Base(RuleBasedStateMachine):
             STATISTICS["steps"] += 1
             self.model.mind_groups()
             compare(self.manager, self.model)
+            assert not self.gaps

@@ -299,6 +299,26 @@ class RunRules(Base):
         else:
             self._ack_broken(*held)
 
+    @needs(2, "active")
+    @rule(picks=st.lists(PICK, min_size=1, max_size=3))
+    @seldom
+    def heartbeat_batch(self, picks: list[int]) -> None:
+        """With what pulls have returned, some of it long lost."""
+        self.tick()
+        jobs = [list(self.pulled.values())[-1 - pick % len(self.pulled)] for pick in picks]
+
+        def one(job: Job) -> bool:
+            try:
+                return self.model.heartbeat(job.id, job.token)
+            except LockError:
+                return False
+
+        self.both(
+            "heartbeat_batch",
+            lambda: self.manager.heartbeat_batch(jobs),
+            lambda: [one(job) for job in jobs],
+        )
+
     @needs(1)
     @rule(pick=PICK, how=HOW, verb=st.integers(0, 8))
     def wrong_token(self, pick: int, how: str, verb: int) -> None:

@@ -4,10 +4,12 @@ It has no jobs of its own making: whoever drives it beside an engine tells it th
 that the engine has drawn, and which job a pull has delivered; `next_ones` says which it may be.
 `tests/stateful` compares the two after every step.
 
-Not modelled: waits and wake-ups (no verb of a test on a virtual clock waits), workers and what they
-alone call, events, the bound on completed jobs (`keep_completed`, `max_completed_bytes`), more than
-512 jobs that come due at once, custom back-off rules, late passes (a caller that steps by itself is
-never late), a restart at which the clock has jumped.
+Not modelled: waits and wake-ups (`wait_for`, `wait_until_empty`, a pull with a timeout: nothing on
+a virtual clock waits), workers and what they alone call, what events say, timelines, tags and
+stacks, `flush`, `backup` and `verify`, what an unwritten commit loses in a crash, the bound on
+completed jobs (`keep_completed`, `max_completed_bytes`), more than 512 jobs that come due at once,
+custom back-off rules, late passes (a caller that steps by itself is never late), a restart at which
+the clock has jumped.
 
 Left open, since SPEC leaves it open: which of several jobs that are lost in one recovery comes
 first, who comes first in a listing among those that entered their state in one millisecond, when
