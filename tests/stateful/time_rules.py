@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
@@ -35,6 +36,9 @@ class TimeRules(Base):
     @needs(1)
     @rule(seconds=st.sampled_from([1, 4, 12, 35]), die=DIE)
     def pass_time(self, seconds: int, die: float) -> None:
+        self._pass_time(seconds, die)
+
+    def _pass_time(self, seconds: int, die: float) -> None:
         """Every moment on the way, of either of the two, is met by a sweep of its own."""
         self.tick()
         STATISTICS["time passes"] += 1
@@ -51,6 +55,20 @@ class TimeRules(Base):
             self.sweep_both()
         self.tick(max(0, end - self.model.now))
         self.sweep_both()
+
+    @needs(1, "active")
+    @rule(seconds=st.sampled_from([2, 20]), die=DIE)
+    def live_on(self, seconds: int, die: float) -> None:
+        """All that runs gives signs of life, twice."""
+        for _ in range(2):
+            self.tick()
+            for job in self.model.of("red", "active") + self.model.of("green", "active"):
+                self.both(
+                    "heartbeat",
+                    partial(self.manager.heartbeat, job.id, token=job.token),
+                    partial(self.model.heartbeat, job.id, job.token),
+                )
+            self._pass_time(seconds, die)
 
     @needs(1)
     @rule(seconds=st.sampled_from([3, 3, 31, 31, 200, 100_000]), die=DIE, sweeps=st.booleans())
