@@ -34,14 +34,14 @@ class Verdict(NamedTuple):
 
 
 def mutated(source: str, mutation: Mutation) -> str:
-    """The source with the fault. Raises `SystemExit` where its text is not there exactly once."""
-    found = re.findall(mutation.pattern, source)
-    if len(found) != 1:
-        raise SystemExit(
-            f"mutation {mutation.name!r}: its text is found {len(found)} times in {mutation.file}, "
-            f"not once: {mutation.pattern}"
+    """The source with the fault. Raises `LookupError` where its text is not there exactly once."""
+    made, times = re.subn(mutation.pattern, mutation.replacement, source)
+    if times != 1:
+        raise LookupError(
+            f"mutation {mutation.name!r}: its text is found {times} times in {mutation.file}, not "
+            f"once: {mutation.pattern}"
         )
-    return re.sub(mutation.pattern, mutation.replacement, source)
+    return made
 
 
 def command_of(killer: str, share: int) -> list[str]:
@@ -77,8 +77,8 @@ def run(folder: Path, killer: str, share: int = 1) -> tuple[bool, str]:
 def verdict(folder: Path, mutation: Mutation) -> Verdict:
     """Makes the mutation in the folder, runs what should notice it, and takes it back."""
     path = folder / "bunqueue_py" / mutation.file
-    source = path.read_text()
-    path.write_text(mutated(source, mutation))
+    source = path.read_text(encoding="utf-8")
+    path.write_text(mutated(source, mutation), encoding="utf-8")
     try:
         for killer in mutation.killers:
             for _ in range(ROUNDS if "Machine" in killer else 1):
@@ -87,14 +87,14 @@ def verdict(folder: Path, mutation: Mutation) -> Verdict:
                     return Verdict(killer, said)
         return Verdict(None, "SURVIVES")
     finally:
-        path.write_text(source)
+        path.write_text(source, encoding="utf-8")
 
 
 def main(words: Sequence[str]) -> int:
     """Runs them all; the number of survivors is the exit code's business."""
     chosen = [m for m in MUTATIONS if not words or any(word in m.name for word in words)]
     for mutation in MUTATIONS:
-        mutated((ROOT / "bunqueue_py" / mutation.file).read_text(), mutation)
+        mutated((ROOT / "bunqueue_py" / mutation.file).read_text(encoding="utf-8"), mutation)
     survivors = 0
     with TemporaryDirectory() as place:
         folder = Path(place)
