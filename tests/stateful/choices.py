@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from bunqueue_py import ANY, Backoff, Deduplication, KeepJobs
 
-QUEUES = ("red", "green")
+QUEUES = ("red", "blue")
+"""In two shards."""
+
 GROUPS = ("a", "b", "c")
 REASONS = ("max_attempts_exceeded", "unrecoverable", "stalled", "timeout", "ttl_expired")
 _KEYS = [

@@ -62,7 +62,7 @@ class TimeRules(Base):
         """All that runs gives signs of life, twice."""
         for _ in range(2):
             self.tick()
-            for job in self.model.of("red", "active") + self.model.of("green", "active"):
+            for job in [job for job in self.model.jobs if job.state == "active"]:
                 self.both(
                     "heartbeat",
                     partial(self.manager.heartbeat, job.id, token=job.token),
