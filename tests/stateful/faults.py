@@ -9,7 +9,8 @@ SQLITE = ("SqliteMachine 60 40",)
 
 
 class Mutation(NamedTuple):
-    """The one place in `file` that matches `pattern` becomes `replacement` (as in `re.sub`).
+    """The one place in `file` (or in the files of that form) that matches `pattern` becomes
+    `replacement`, as in `re.sub`.
     `killers` are tried in order: a machine with how many runs of how many steps, or a test."""
 
     name: str
@@ -89,8 +90,8 @@ MUTATIONS = (
     Mutation(
         "group pause ignored",
         "shard/groups.py",
-        r"if group\.paused:\n            return False",
-        "if False:\n            return False",
+        r"group\.paused(?=:\n            return False| and self\._room)",
+        "False",
     ),
     Mutation(
         "rate window off by one",
@@ -118,7 +119,7 @@ MUTATIONS = (
     ),
     Mutation(
         "custom id of a finished job not retired",
-        "ops/push.py",
+        "ops/*.py",
         r"if holder is not None(:\n        forget\(state, queue, holder, remember=True\))",
         r"if holder is None and record is None\1",
     ),

@@ -33,15 +33,23 @@ class Verdict(NamedTuple):
     said: str
 
 
-def mutated(source: str, mutation: Mutation) -> str:
-    """The source with the fault. Raises `LookupError` where its text is not there exactly once."""
-    made, times = re.subn(mutation.pattern, mutation.replacement, source)
+def mutated(package: Path, mutation: Mutation) -> tuple[Path, str]:
+    """The file of the package that gets the fault, and its text with that. Raises `LookupError`
+    where the fault's text is not there exactly once."""
+    made: list[tuple[Path, str]] = []
+    times = 0
+    for path in package.glob(mutation.file):
+        source = path.read_text(encoding="utf-8")
+        text, here = re.subn(mutation.pattern, mutation.replacement, source)
+        if here:
+            times += here
+            made.append((path, text))
     if times != 1:
         raise LookupError(
             f"mutation {mutation.name!r}: its text is found {times} times in {mutation.file}, not "
             f"once: {mutation.pattern}"
         )
-    return made
+    return made[0]
 
 
 def command_of(killer: str, share: int) -> list[str]:
@@ -76,9 +84,9 @@ def run(folder: Path, killer: str, share: int = 1) -> tuple[bool, str]:
 
 def verdict(folder: Path, mutation: Mutation) -> Verdict:
     """Makes the mutation in the folder, runs what should notice it, and takes it back."""
-    path = folder / "bunqueue_py" / mutation.file
+    path, text = mutated(folder / "bunqueue_py", mutation)
     source = path.read_text(encoding="utf-8")
-    path.write_text(mutated(source, mutation), encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     try:
         for killer in mutation.killers:
             for _ in range(ROUNDS if "Machine" in killer else 1):
@@ -94,7 +102,7 @@ def main(words: Sequence[str]) -> int:
     """Runs them all; the number of survivors is the exit code's business."""
     chosen = [m for m in MUTATIONS if not words or any(word in m.name for word in words)]
     for mutation in MUTATIONS:
-        mutated((ROOT / "bunqueue_py" / mutation.file).read_text(encoding="utf-8"), mutation)
+        mutated(ROOT / "bunqueue_py", mutation)
     survivors = 0
     with TemporaryDirectory() as place:
         folder = Path(place)
