@@ -171,7 +171,8 @@ class Base(RuleBasedStateMachine):
     ) -> None:
         """The engine has delivered these: the model agrees, and goes along."""
         model = self.model
-        model.move_due(queue)
+        if not model.queue(queue).limits.paused:
+            model.move_due(queue)
         self.learn_expired(queue)
         lease = None if lock is None else round(lock * 1000)
         for seen in pulled:

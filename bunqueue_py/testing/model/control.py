@@ -58,7 +58,9 @@ class Control(Core):
             return False
         if duration is not None:
             job.lease = duration
-            self.arm(job, "lease")
+            if job.looked_at is None or self.now + duration < job.looked_at:
+                job.looked_at = self.now + duration
+                self.arm(job, "lease")
         job.beat, job.suspected = self.now, None
         if job.lease is not None:
             job.expires = self.now + job.lease
@@ -286,14 +288,18 @@ class Control(Core):
     def sweep(self) -> None:
         """What is due is judged, in the order of its moments."""
         now = self.now
-        due = [
-            (at, number, what, job, job.token)
-            for job in self.jobs
-            for at, number, what in job.moments()
-            if at <= now
-        ]
+        due = []
+        for job in self.jobs:
+            for at, number, what in job.moments():
+                looked_at = job.looked_at if what == "lease" else at
+                if looked_at is not None and looked_at <= now:
+                    due.append((looked_at, number, what, job, job.token))
         for _, _, what, job, token in sorted(due, key=lambda entry: entry[:2]):
-            if job.token == token and what in [w for at, _, w in job.moments() if at <= now]:
+            if what == "lease" and job.token == token and (job.expires or 0) > now:
+                # it was renewed, and is looked at again then
+                job.looked_at = job.expires
+                self.arm(job, "lease")
+            elif job.token == token and what in [w for at, _, w in job.moments() if at <= now]:
                 judge: Callable[[ModelJob], None] = getattr(self, f"_judge_{what}")
                 judge(job)
 

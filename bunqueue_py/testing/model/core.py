@@ -216,7 +216,7 @@ class Core:
         job.state, job.started, job.entered = ACTIVE, now, now
         job.token = job.last_token = token
         job.owner, job.lease, job.beat = owner, lease, now
-        job.expires = None if lease is None else now + lease
+        job.expires = job.looked_at = None if lease is None else now + lease
         job.times_out = None if job.timeout is None else now + job.timeout
         job.moved_from = None
         job.vague = False

@@ -118,8 +118,9 @@ class ModelQueue:
 @dataclass(eq=False)
 class ModelJob:
     """One job. `number` is its admission number; two with the same one may run in either order.
-    `armed` says in which order its deadlines were set, among those of one moment. `vague`: the
-    moment at which it became ready is not one that SPEC defines."""
+    `armed` says in which order its deadlines were set, among those of one moment. `looked_at`:
+        when its lock is looked at next, however often it has been renewed until then. `vague`: the
+        moment at which it became ready is not one that SPEC defines."""
 
     id: str
     queue: ModelQueue
@@ -142,6 +143,7 @@ class ModelJob:
     token: str | None = None
     lease: int | None = None
     expires: int | None = None
+    looked_at: int | None = None
     beat: int = 0
     suspected: int | None = None
     times_out: int | None = None
