@@ -56,7 +56,7 @@ def set_rate(
     """At most `max_starts` in any window of `per_ms`, for `ttl_ms` (`None`: until cleared)."""
 
     def change(limits: Limits, now: int) -> None:
-        limits.set_window(max_starts, per_ms, None if ttl_ms is None else now + ttl_ms)
+        limits.set_window(max_starts, per_ms, None if ttl_ms is None else now + ttl_ms, now)
 
     _change(state, queue_name, group, change)
 

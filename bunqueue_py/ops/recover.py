@@ -139,18 +139,44 @@ def _rebuild_queue(
 def _place_pending(
     queue: QueueState, records: list[JobRecord], now: int, *, numbered: bool
 ) -> None:
-    latest, number, anew = 0, -1, False
+    """Delayed jobs in the order of admission, ready ones in that of becoming ready, as listings
+    show them. What stands in a lane shows by its number, so it must agree in all three."""
+    due_ms, ready_ms, number, anew = 0, 0, -1, False
+    apart: list[tuple[int, int, JobRecord]] = []
     for record in sorted(records, key=_admission):
-        in_order = record.run_at_ms >= latest
         seq = seq_of(record) if numbered else None
         if seq is not None:
             # two of one number: from here on new ones, or their order on disk would be another
             anew = anew or seq <= number
             number = seq
-        if queue.place(record, now, None if anew else seq, in_order=in_order) and in_order:
-            latest = record.run_at_ms
+        if seq is None or anew:
+            queue.seq += 1
+            seq = queue.seq
+        side = record.side
+        if (side is None or not side.anchored) and record.run_at_ms <= now:
+            if record.entered_ms < record.run_at_ms:
+                # it was delayed, and has come due since
+                record.entered_ms = record.run_at_ms
+            if (
+                record.run_at_ms < due_ms
+                or record.entered_ms < ready_ms
+                or record.options.lifo
+                or (side is not None and side.group is not None)
+            ):
+                apart.append((record.entered_ms, seq, record))
+                continue
+            due_ms, ready_ms = record.run_at_ms, record.entered_ms
+        queue.place(record, now, seq, in_order=True)
         if anew:
             mark(queue, record)
+    for _, seq, record in sorted(apart, key=_stamp):
+        queue.place(record, now, seq)
+        if anew:
+            mark(queue, record)
+
+
+def _stamp(entry: tuple[int, int, JobRecord]) -> tuple[int, int]:
+    return entry[:2]
 
 
 def _rebuild_custom_id(queue: QueueState, record: JobRecord) -> None:

@@ -54,6 +54,8 @@ class DeadLetters:
         """Gives the record the moments that the settings say; it has none yet. Returns the
         earlier one."""
         letter, settings = letter_of(record), self.settings
+        # a file tells those of the settings that were in force when it was written
+        letter.expires_ms = letter.next_retry_ms = None
         moments = []
         if settings.max_age_ms is not None:
             letter.expires_ms = letter.since_ms + settings.max_age_ms

@@ -52,11 +52,13 @@ class Limits:
         if self.window is not None:
             self.window.take(now)
 
-    def set_window(self, max_starts: int, per_ms: int, ends_ms: int | None) -> None:
-        """Sets the rate limit; what the limit before it still remembers counts on."""
-        window = RateWindow(max_starts, per_ms)
-        if self.window is not None:
-            window.starts.extend(list(self.window.starts)[-max_starts:])
+    def set_window(self, max_starts: int, per_ms: int, ends_ms: int | None, now: int) -> None:
+        """Sets the rate limit; what counts against the limit before it counts on."""
+        window, before = RateWindow(max_starts, per_ms), self.live_window(now)
+        if before is not None:
+            # lets go what has left its window, whoever has looked since
+            before.room(now)
+            window.starts.extend(list(before.starts)[-max_starts:])
         self.window, self.window_ends_ms = window, ends_ms
 
     def clear_window(self) -> None:

@@ -70,5 +70,5 @@ def _limits(parts: _Parts) -> Limits:
     limits.concurrency = parts.get("concurrency")
     limits.cool_until_ms = parts.get("cool_until", 0)
     if "max" in parts:
-        limits.set_window(parts["max"], parts["per"], parts["ends"])
+        limits.set_window(parts["max"], parts["per"], parts["ends"], 0)
     return limits

@@ -67,7 +67,7 @@ def test_no_window_is_overfull_with_settings_changed_in_between(acts: list[tuple
         if act == "set":
             most, per, ttl = value
             inherits = setting is not None and per <= setting[1]
-            limits.set_window(most, per, None if ttl is None else now + ttl)
+            limits.set_window(most, per, None if ttl is None else now + ttl, now)
             # more may lie in the new window than it allows; then nothing starts until they do not
             starts = starts[-most:] if inherits else []
             setting = (most, per, None if ttl is None else now + ttl)

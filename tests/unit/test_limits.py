@@ -273,6 +273,36 @@ def test_a_new_limit_takes_over_what_the_old_one_let_start(
     assert len(take(queue)) == 12
 
 
+@pytest.mark.parametrize("looks", [False, True])
+@PARTS
+def test_a_new_limit_counts_the_same_whether_or_not_somebody_has_looked_before(
+    queue: Queue, clock: VirtualClock, part: Part, group: str | None, looks: bool
+) -> None:
+    part(queue).set_rate_limit(1, per=1)
+    fill(queue, 3, group)
+    assert len(take(queue)) == 1
+    clock.advance(seconds=2)
+    if looks:
+        part(queue).set_concurrency(None)
+        queue.limits.status()
+    part(queue).set_rate_limit(1, per=60)
+    assert len(take(queue)) == 1
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_a_limit_whose_time_is_over_leaves_nothing_to_the_next_one(
+    queue: Queue, clock: VirtualClock, looks: bool
+) -> None:
+    queue.limits.set_rate_limit(1, per=60, ttl=1)
+    fill(queue, 2)
+    assert len(take(queue)) == 1
+    clock.advance(seconds=2)
+    if looks:
+        queue.limits.status()
+    queue.limits.set_rate_limit(1, per=60)
+    assert len(take(queue)) == 1
+
+
 def test_a_limit_with_a_ttl_ends_by_itself(queue: Queue, clock: VirtualClock) -> None:
     queue.limits.set_rate_limit(1, per=60, ttl=5)
     fill(queue, 4)

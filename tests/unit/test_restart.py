@@ -499,6 +499,24 @@ def test_a_rebuild_leaves_only_the_held_keys_that_still_stand(house: House) -> N
     assert held_rows(house) == ["long"]
 
 
+# -- dead letters ----------------------------------------------------------------------------------
+
+
+def test_moments_that_other_settings_have_taken_from_dead_letters_do_not_come_back(
+    house: House,
+) -> None:
+    house.queue.dlq.configure(auto_retry=True, retry_interval=60, max_age=600)
+    house.queue.discard(house.queue.add("job", 1))
+    house.queue.add("job", 2, attempts=1)
+    house.manager.fail(house.pull(), "boom")
+    assert [entry.next_retry_at is None for entry in house.queue.dlq.entries()] == [True, False]
+    house.queue.dlq.configure(auto_retry=False, max_age=None)
+    house.restart()
+    for entry in house.queue.dlq.entries():
+        assert (entry.next_retry_at, entry.expires_at) == (None, None)
+    assert house.queue.dlq.stats().retriable == 0
+
+
 # -- admission numbers -----------------------------------------------------------------------------
 
 
@@ -510,3 +528,45 @@ def test_a_job_that_is_given_back_after_a_restart_has_its_old_place_after_the_ne
     house.manager.release(house.pull())
     house.restart()
     assert [house.pull(), house.pull()] == [first, second]
+
+
+# -- the order in which jobs entered their state ---------------------------------------------------
+
+
+def moved_about(house: House) -> list[int]:
+    """Waiting jobs that became ready in another order than that of their admission; the data of
+    them in the order in which they did."""
+    queue, clock = house.queue, house.clock
+    for n in range(6):
+        queue.add("job", n, delay=3 if n == 1 else 0, group="g" if n > 4 else None, lifo=n == 4)
+        clock.advance(seconds=1)
+    jobs = {job.data: job for job in queue.get_jobs()}
+    for priority in (7, 0):
+        queue.change_priority(jobs[0], priority)
+        clock.advance(seconds=1)
+    house.manager.release(house.pull())  # the fifth, LIFO
+    clock.advance(seconds=1)
+    queue.add("job", 6)
+    return [2, 3, 1, 5, 0, 4, 6]
+
+
+@pytest.mark.parametrize("broken_off", [False, True])
+def test_listings_show_ready_jobs_as_they_became_ready_whatever_came_between(
+    house: House, broken_off: bool
+) -> None:
+    order = moved_about(house)
+    # the delayed one came due with the admission of another
+    assert [job.data for job in house.queue.get_jobs("waiting")] == order
+    if broken_off:
+        house.manager._state.shards.shards[0].gate = BROKEN
+    else:
+        house.restart()
+    assert [job.data for job in house.queue.get_jobs("waiting")] == order
+
+
+def test_a_clean_after_a_restart_takes_the_oldest_and_misses_none(house: House) -> None:
+    order = moved_about(house)
+    house.restart()
+    gone = house.queue.clean(3, state="waiting")
+    assert len(gone) == 4
+    assert [job.data for job in house.queue.get_jobs("waiting")] == order[4:]

@@ -1,0 +1,192 @@
+"""The seeded faults: what is made wrong, where, and who should notice."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+MEMORY = ("MemoryMachine 150 50",)
+SQLITE = ("SqliteMachine 60 40",)
+
+
+class Mutation(NamedTuple):
+    """The one place in `file` (or in the files of that form) that matches `pattern` becomes
+    `replacement`, as in `re.sub`.
+    `killers` are tried in order: a machine with how many runs of how many steps, or a test."""
+
+    name: str
+    file: str
+    pattern: str
+    replacement: str
+    killers: tuple[str, ...] = MEMORY
+
+
+MUTATIONS = (
+    Mutation(
+        "capacity returned twice",
+        "shard/groups.py",
+        r"group\.active -= 1",
+        "group.active -= 2",
+    ),
+    Mutation(
+        "concurrency off by one",
+        "shard/limiter.py",
+        r"max\(0, bound - active\)",
+        "max(0, bound - active + 1)",
+    ),
+    Mutation(
+        "key freed in back-off",
+        "ops/fail.py",
+        r'(record\.requeue\(verdict\.retry_at_ms, now, "retrying".*\))',
+        r"\1; record.unique_key and queue.unique_keys.free(record)",
+    ),
+    Mutation(
+        "token not checked",
+        "ops/ack.py",
+        r"token == delivery\.token or \(token is None",
+        "token is not None or (token is None",
+    ),
+    Mutation(
+        "a late ack refused after a sweep",
+        "model/job.py",
+        r"\(self\.delivery\.token, by_sweep\)",
+        "(self.delivery.token, False)",
+    ),
+    Mutation(
+        "FIFO tie broken",
+        "shard/keys.py",
+        r"record\.run_at_ms << SEQ_BITS \| seq\b",
+        "record.run_at_ms << SEQ_BITS | seq ^ 1",
+    ),
+    Mutation(
+        "LIFO oldest first",
+        "shard/keys.py",
+        r"return place \| \(LIMIT - 1 - seq\)",
+        "return place | seq",
+    ),
+    Mutation(
+        "expired job delivered",
+        "ops/pull.py",
+        r"while record is not None and is_expired\(record, now\)",
+        "while record is None and is_expired(record, now)",
+    ),
+    Mutation(
+        "attempt of a lost lock not charged as a stall",
+        "ops/stalls.py",
+        r"wait_ms, now, by_sweep=True\)",
+        "wait_ms, now)",
+    ),
+    Mutation(
+        "heartbeat without effect",
+        "ops/leases.py",
+        r"delivery\.expires_ms = state\.now\(\) \+ delivery\.lease_ms",
+        "state.now()",
+    ),
+    Mutation(
+        "round robin not advanced",
+        "shard/groups.py",
+        r"_, group = self\.line\.popitem\(last=False\)",
+        "group = next(iter(self.line.values()))",
+    ),
+    Mutation(
+        "group pause ignored",
+        "shard/groups.py",
+        r"group\.paused(?=:\n            return False| and self\._room)",
+        "False",
+    ),
+    Mutation(
+        "rate window off by one",
+        "model/window.py",
+        r"return self\.max - len\(starts\)",
+        "return self.max - len(starts) + 1",
+    ),
+    Mutation(
+        "rate window a millisecond short",
+        "model/window.py",
+        r"while starts and starts\[0\] \+ self\.per_ms <= now",
+        "while starts and starts[0] + self.per_ms <= now + 1",
+    ),
+    Mutation(
+        "back-off one step ahead",
+        "model/backoff.py",
+        r"wait <<= min\(retry - 1, 48\)",
+        "wait <<= min(retry, 48)",
+    ),
+    Mutation(
+        "held key freed with its job",
+        "shard/unique_keys.py",
+        r"if not is_held\(record\.claim\) and self\.owners\.get\(key\) is record",
+        "if self.owners.get(key) is record",
+    ),
+    Mutation(
+        "custom id of a finished job not retired",
+        "ops/*.py",
+        r"if holder is not None(:\n        forget\(state, queue, holder, remember=True\))",
+        r"if holder is None and record is None\1",
+    ),
+    Mutation(
+        "an effect applied twice: stalls",
+        "model/job.py",
+        r"side\.stall_count \+= by_sweep",
+        "side.stall_count += 2 * by_sweep",
+    ),
+    Mutation(
+        "an effect applied twice: retries of a dead letter",
+        "model/job.py",
+        r"side\.dlq_retries \+= failed",
+        "side.dlq_retries += 2 * failed",
+    ),
+    Mutation(
+        "a dead letter retried though its key is taken",
+        "ops/revival.py",
+        r"if other is not None:\n        return f",
+        "if other is None and other:\n        return f",
+    ),
+    Mutation(
+        "an automatic retry forgets how often",
+        "shard/dead_letters.py",
+        r"settings\.retry_interval_ms << min\(letter\.auto_retries, 48\)",
+        "settings.retry_interval_ms << 0",
+    ),
+    Mutation(
+        "a tombstone lost",
+        "ops/mark.py",
+        r"dirty\.tombstone\(record\.id, data_size, data_size if whole else record\.result_size\)",
+        "dirty.jobs.pop(record.id, None)",
+        SQLITE,
+    ),
+    Mutation(
+        "attempts not charged on recovery",
+        "ops/restore.py",
+        r"if clean:\n                give_back",
+        "if True:\n                give_back",
+        SQLITE,
+    ),
+    Mutation(
+        "a unit split: a cut of one shard",
+        "ops/cut.py",
+        r"for shard in shards(:\s+if shard\.dirty is not None:\s+shard\.dirty\.swap)",
+        r"for shard in shards[:1]\1",
+        SQLITE,
+    ),
+    Mutation(
+        "a held key forgotten by a restart",
+        "ops/restore.py",
+        r"if record\.state > ACTIVE and is_held\(record\.claim\)",
+        "if record.state < ACTIVE and is_held(record.claim)",
+        SQLITE,
+    ),
+    Mutation(
+        "wake-up forgotten",
+        "shard/places.py",
+        r"            waiters\.wake\(n\)\n            return",
+        "            waiters.wake(n - 1)\n            return",
+        ("tests/threads/test_wait.py::test_a_blocked_pull_is_woken_by",),
+    ),
+    Mutation(
+        "result stored after the completion shows",
+        "ops/finish.py",
+        r"state\.results\.put\(job_id, data\)",
+        "shard.after.append(lambda: state.results.put(job_id, data))",
+        ("tests/stateful/test_moments.py",),
+    ),
+)

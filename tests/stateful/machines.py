@@ -1,0 +1,33 @@
+"""The machines: all rules together, over memory and over a file."""
+
+from __future__ import annotations
+
+from tests.stateful.control_rules import (
+    DeadLetterRules,
+    JobControlRules,
+    LimitRules,
+    LookRules,
+    QueueControlRules,
+)
+from tests.stateful.run_rules import PushRules
+from tests.stateful.storage_rules import StorageRules
+from tests.stateful.time_rules import TimeRules
+
+
+class MemoryMachine(
+    PushRules,
+    JobControlRules,
+    QueueControlRules,
+    LimitRules,
+    LookRules,
+    DeadLetterRules,
+    TimeRules,
+):
+    """Over memory."""
+
+
+class SqliteMachine(StorageRules, MemoryMachine):
+    """Over a file."""
+
+
+MACHINES = (MemoryMachine, SqliteMachine)

@@ -1,0 +1,81 @@
+"""Rules of the machine on a file: the process closes in good order, or dies, and comes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hypothesis.stateful import rule
+
+from bunqueue_py import SqliteStorage
+from tests.stateful.base import STATISTICS, Base, needs, seldom
+from tests.stateful.choices import DIE
+from tests.storage_check import check_storage
+from tests.unit.sqlite_files import crash_copy
+
+
+class StorageRules(Base):
+    """Without threads every verb commits before it returns, but for those that only set something:
+    what is lost with a process that had more to write is the matter of tests/crash."""
+
+    on_disk = True
+
+    def storage(self) -> Any:
+        if not hasattr(self, "folder"):
+            self.folder = TemporaryDirectory()
+            self.files = 0
+            self.path = Path(self.folder.name) / "jobs0.db"
+        return SqliteStorage(self.path)
+
+    def open(self) -> None:
+        super().open()
+        storage: Any = self.manager._state.storage
+        # what a power cut would cost is not looked at here, and the disk would take all the time
+        storage._session._committer.connection.execute("PRAGMA synchronous = OFF").fetchall()
+
+    def teardown(self) -> None:
+        try:
+            if hasattr(self, "manager"):
+                self.agrees_with_the_disk()
+            super().teardown()
+        finally:
+            if hasattr(self, "folder"):
+                self.folder.cleanup()
+
+    @needs(1)
+    @rule()
+    @seldom
+    def agrees_with_the_disk(self) -> None:
+        """SPEC 16's fourth invariant. Flushes."""
+        STATISTICS["flush"] += 1
+        check_storage(self.manager, str(self.path))
+
+    @needs(1)
+    @rule(die=DIE)
+    @seldom
+    def close_and_open(self, die: float) -> None:
+        self.tick()
+        self.model.die = die
+        STATISTICS["close"] += 1
+        self.manager.close()
+        self.come_back(clean=True)
+
+    @needs(1)
+    @rule(die=DIE)
+    @seldom
+    def crash(self, die: float) -> None:
+        """A kill is a copy of the file and its log, which is all that a kill leaves."""
+        self.tick()
+        STATISTICS["crash"] += 1
+        self.files += 1
+        self.model.die = die
+        died = self.manager
+        died.flush()
+        self.path = crash_copy(self.path, Path(self.folder.name) / f"jobs{self.files}.db")
+        died.close()
+        self.come_back(clean=False)
+
+    def come_back(self, *, clean: bool) -> None:
+        self.model.restart(clean=clean)
+        self.open()
