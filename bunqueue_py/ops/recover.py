@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from operator import attrgetter
 
 from ..model.job import ACTIVE, COMPLETED, FAILED, PENDING, JobRecord
 from ..model.options import Keep
@@ -87,7 +88,7 @@ def _rebuild_queue(
         if record.state != ACTIVE:
             record.delivery = None
     _place_pending(queue, [r for r in records if r.state == PENDING], now, numbered=numbered)
-    for record in sorted(records, key=_entered):
+    for record in sorted(records, key=attrgetter("entered_ms")):
         deadlines = queue.shard.deadlines
         if record.state == ACTIVE:
             queue.active[record.id] = record
@@ -163,10 +164,6 @@ def _rebuild_custom_id(queue: QueueState, record: JobRecord) -> None:
 def _admission(record: JobRecord) -> int:
     seq = seq_of(record)
     return 0 if seq is None else seq
-
-
-def _entered(record: JobRecord) -> int:
-    return record.entered_ms
 
 
 def ttl_due(record: JobRecord) -> int:
