@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..shard.groups import Group
+from ..shard.group import Group
 from ..shard.limiter import Limits
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
-from .mark import mark_queue
+from .commit import keep_up
+from .mark import mark_group, mark_queue
 from .query import queue_of
 from .recover import enter
 
@@ -169,6 +170,7 @@ def _change(
         queue.wake(queue.ready_count, now)
         _mind_timer(state, queue, now)
         shard.gate = OPEN
+    keep_up(state)
 
 
 def _change_group(
@@ -184,11 +186,12 @@ def _change_group(
         groups = queue.need_groups()
         group = groups.get(name)
         change(group)
+        mark_group(queue, group)
         groups.settings_changed(group, now)
-        mark_queue(queue)
         queue.wake(len(group.ready), now)
         _mind_timer(state, queue, now)
         shard.gate = OPEN
+    keep_up(state)
 
 
 def _mind_timer(state: State, queue: QueueState, now: int) -> None:

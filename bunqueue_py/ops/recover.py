@@ -14,7 +14,7 @@ from ..shard.shard import BROKEN, OPEN, FinishedHeads, Shard
 from ..shard.stalls import watch
 from ..state import State
 from .finish import forget, resolve
-from .mark import mark, mark_all, mark_gone, mark_held, mark_queue
+from .mark import mark, mark_all, mark_gone, mark_group, mark_held, mark_queue
 
 _log = logging.getLogger("bunqueue_py.recover")
 _REBUILT = "an exception broke off a critical section; shard %d was rebuilt from its records"
@@ -45,6 +45,9 @@ def rebuild(state: State, shard: Shard) -> None:
     if shard.dirty is not None:
         for queue in shard.queues.values():
             mark_queue(queue)
+            for group in () if queue.groups is None else queue.groups.by_name.values():
+                group.stored = True  # perhaps: the section may have broken off before its mark
+                mark_group(queue, group)
             for record in queue.records():
                 mark_all(state, queue, record)
             for record in queue.unique_keys.gone():

@@ -4,61 +4,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from itertools import count
 
 from ..model.job import ACTIVE, JobRecord
 from ..model.options import Options
+from .group import Group
 from .keys import seq_of
-from .limiter import Limits
 from .ready_queue import Arrivals, ReadyQueue
 
 _TIDY_AT = 64
 """Fewer numbers of groups that are gone than this are let be."""
-
-
-class Group:
-    """One group: its ready jobs, what runs of it, its settings. `pending` counts its waiting
-    jobs, the delayed ones too, by priority; `number` is higher than those of all groups before."""
-
-    __slots__ = (
-        "active",
-        "arrivals",
-        "limits",
-        "name",
-        "number",
-        "paused",
-        "pending",
-        "pending_total",
-        "ready",
-        "timer_ms",
-    )
-
-    def __init__(self, name: str, number: int, arrivals: Arrivals) -> None:
-        self.name = name
-        self.number = number
-        self.arrivals = arrivals
-        self.paused = False
-        self.limits = Limits()
-        self.clear()
-
-    def clear(self) -> None:
-        """Empties what can be made anew from the records."""
-        self.ready = ReadyQueue(self.arrivals)
-        self.active = 0
-        self.pending: dict[int, int] = {}
-        self.pending_total = 0
-        self.timer_ms: int | None = None
-
-    @property
-    def has_jobs(self) -> bool:
-        """Whether any of its jobs waits or runs."""
-        return bool(self.pending_total or self.active)
-
-    def is_bare(self, now: int) -> bool:
-        """Whether it has neither jobs nor settings."""
-        return not self.has_jobs and not self.paused and self.limits.is_idle(now)
 
 
 class Groups:
@@ -80,6 +37,7 @@ class Groups:
         "by_name",
         "by_number",
         "defaults",
+        "let_go",
         "line",
         "numbered",
         "passing",
@@ -89,8 +47,12 @@ class Groups:
         "timers",
     )
 
-    def __init__(self, arrivals: Arrivals | None = None) -> None:
+    def __init__(
+        self, arrivals: Arrivals | None = None, let_go: Callable[[str], None] | None = None
+    ) -> None:
         self.arrivals = Arrivals() if arrivals is None else arrivals
+        #: called before a group goes whose settings, ended by time, nobody else marks
+        self.let_go = let_go
         self.by_name: dict[str, Group] = {}
         #: the concurrency that running workers ask for, by worker
         self.defaults: dict[object, int] = {}
@@ -329,6 +291,8 @@ class Groups:
         if group.has_jobs or group.paused or self.by_name.get(group.name) is not group:
             return
         if group.limits.is_idle(now):
+            if group.stored and self.let_go is not None:
+                self.let_go(group.name)
             # a timer that is left may not touch the next group of that name
             group.timer_ms = None
             self.bounded.discard(group.name)

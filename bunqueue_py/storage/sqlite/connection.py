@@ -216,8 +216,9 @@ def early_header(connection: Connection, path: str) -> Header:
             raise
     # has SQLite take the file for as long as it is
     connection.execute("PRAGMA writable_schema = ON").fetchall()
-    queries = ("PRAGMA application_id", "PRAGMA user_version")
-    return Header(*(connection.execute(query).fetchone()[0] for query in queries), tables=1)
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return Header(application_id, version, tables=1)
 
 
 def has_log(path: str) -> bool:
