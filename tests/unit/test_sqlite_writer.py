@@ -280,11 +280,11 @@ def test_a_lasting_failure_is_logged_once_and_its_end_too(
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
     assert "another program holds it locked" in caplog.text
     assert "1 changes wait in memory" in caplog.text
-    assert len(bench.changes) == 1
+    assert ["locked" in str(problem) for problem in bench.changes] == [True]
     bench.connection.fault = None
     bench.writer.step()
     assert [record.levelno for record in caplog.records] == [logging.ERROR, logging.WARNING]
-    assert len(bench.changes) == 2
+    assert [problem is None for problem in bench.changes] == [False, True]
 
 
 def test_another_reason_for_the_failure_is_logged_too(
