@@ -50,7 +50,8 @@ def check_storage(manager: QueueManager, path: str) -> None:
     for job_id, record in state.index.items():
         row = found[job_id]
         kept = row_of(record, seq_of(record) or 0)
-        _same(_bare(row, now), _bare(kept, now), job_id)
+        claimed = record.delivery is not None and not record.delivery.begun
+        _same(_bare(row, now, claimed), _bare(kept, now, claimed), job_id)
         assert row[-3] == record.data, "payload on disk"
         result = state.results.get(job_id) if record.state == COMPLETED else None
         if result is not None:
@@ -84,9 +85,9 @@ def _same(disk: tuple[Any, ...], memory: tuple[Any, ...], job_id: str) -> None:
     assert disk == memory, f"job {job_id} on disk and in memory: {different}"
 
 
-def _bare(row: JobRow, now: int) -> tuple[Any, ...]:
+def _bare(row: JobRow, now: int, claimed: bool) -> tuple[Any, ...]:
     """The row without what is told otherwise or changes by time alone: what has come due has
-    entered its state then, whoever has noticed."""
+    entered its state then, whoever has noticed. That it is `claimed` and not begun is not told."""
     parts = list(row)
     parts[RESULT] = parts[-3] = None
     parts[OPTIONS] = options_text(row[OPTIONS])
@@ -101,6 +102,8 @@ def _bare(row: JobRow, now: int) -> tuple[Any, ...]:
         letter = side[6]
         # a letter's moments follow from the settings
         side = (side[0], attempts, *side[2:6], letter and (letter[0], letter[3]), *side[7:])
+        if claimed:
+            side = (*side[:11], None)
         if not any(part for i, part in enumerate(side) if i != 11):
             side = None if side[11] is None else side
     parts[SIDE], parts[CLAIM] = side, claim

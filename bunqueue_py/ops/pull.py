@@ -14,7 +14,7 @@ from ..shard.stalls import watch
 from ..shard.waiters import Waiter
 from ..state import State
 from ..types import ANY, FailureReason, GroupChoice, JobState
-from .careful import hand_over
+from .careful import CAREFUL_MS, hand_over
 from .finish import emit, finalize
 from .mark import mark
 from .push import find_queue
@@ -245,7 +245,8 @@ def _take(
             following = queue.ready.peek()
             if following is None and queue.groups is not None:
                 following = queue.groups.peek()
-            if following is None or _alone(record) or _alone(following):
+            until = queue.shard.careful_ms
+            if following is None or _alone(record, until) or _alone(following, until):
                 break
     if queue.waiters.line:
         # what was taken need not be what came due, unless all are of one kind
@@ -256,11 +257,14 @@ def _take(
     return views
 
 
-def _alone(record: JobRecord) -> bool:
-    """Whether the job must not wait in a batch: its time would run while it is not begun."""
+def _alone(record: JobRecord, careful_ms: int) -> bool:
+    """Whether the job must not wait in a batch: its time would run while it is not begun, or its
+    start must be on disk before its handler runs."""
     options = record.options
-    return options.timeout_ms is not None or (
-        options.ttl_ms is not None and record.started_ms is None
+    return (
+        options.timeout_ms is not None
+        or (options.ttl_ms is not None and record.started_ms is None)
+        or record.created_ms <= careful_ms - CAREFUL_MS
     )
 
 
@@ -327,7 +331,7 @@ def _start(
             arm_timeout(state, queue, delivery, now)
         if state.events.any:
             emit(state, queue, "active", record.id, now)
-    if shard.dirty is not None:
+    if begun and shard.dirty is not None:
         mark(queue, record)
     return state.snapshot(record, _ACTIVE)
 
