@@ -87,12 +87,20 @@ def _rebuild_queue(
     records = [r for r in records if r.state <= FAILED]
     queue.admitted = len(records)
     queue.departed = 0
+    pending: list[JobRecord] = []
+    others: list[JobRecord] = []
     for record in records:
+        (pending if record.state == PENDING else others).append(record)
         if record.state != ACTIVE:
             record.delivery = None
-    _place_pending(queue, [r for r in records if r.state == PENDING], now, numbered=numbered)
-    for record in sorted(records, key=attrgetter("entered_ms")):
-        deadlines = queue.shard.deadlines
+    deadlines = queue.shard.deadlines
+    _place_pending(queue, pending, now, numbered=numbered)
+    for record in pending:
+        if record.options.ttl_ms is not None and record.started_ms is None:
+            deadlines.push(ttl_due(record), TTL, record)
+        if record.custom_id is not None:
+            _rebuild_custom_id(queue, record)
+    for record in sorted(others, key=attrgetter("entered_ms")):
         if record.state == ACTIVE:
             queue.active[record.id] = record
             if record.side is not None and record.side.group is not None:
@@ -107,9 +115,6 @@ def _rebuild_queue(
                 watch(deadlines, delivery, queue.stalls)
             if delivery.timeout_ms is not None:
                 deadlines.push(delivery.timeout_ms, TIMEOUT, delivery)
-        elif record.state == PENDING:
-            if record.options.ttl_ms is not None and record.started_ms is None:
-                deadlines.push(ttl_due(record), TTL, record)
         elif record.state == COMPLETED:
             queue.completed.add(record)
             queue.shard.finished += 1
@@ -118,7 +123,7 @@ def _rebuild_queue(
             queue.dead.add(record, deadlines)
         if record.custom_id is not None:
             _rebuild_custom_id(queue, record)
-    for record in [r for r in records if r.state in (COMPLETED, FAILED)]:
+    for record in [r for r in others if r.state in (COMPLETED, FAILED)]:
         options = record.options
         keep = options.remove_on_complete if record.state == COMPLETED else options.remove_on_fail
         if keep is True:
@@ -144,7 +149,8 @@ def _place_pending(
     queue: QueueState, records: list[JobRecord], now: int, *, numbered: bool
 ) -> None:
     latest, number, anew = 0, -1, False
-    for record in sorted(records, key=_admission):
+    # numbered, all have keys that tell nothing but their numbers
+    for record in sorted(records, key=attrgetter("key") if numbered else _admission):
         in_order = record.run_at_ms >= latest
         seq = seq_of(record) if numbered else None
         if seq is not None:

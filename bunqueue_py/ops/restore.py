@@ -11,7 +11,7 @@ from ..errors import StorageError
 from ..model.claim import Claim, is_held
 from ..model.failure import Failure, bounded
 from ..model.job import ACTIVE, Delivery, JobRecord
-from ..model.rows import ID, QUEUE, SEQ, JobRow, record_from
+from ..model.rows import ENTERED, ID, QUEUE, SEQ, STATE, JobRow, record_from
 from ..model.window import RateWindow
 from ..shard.dirty import GROUP_KIND, HELD_KIND
 from ..shard.keys import departed_key
@@ -92,7 +92,8 @@ def _restore_jobs(
     index, queues = state.index, state.queues
     latest = 0
     for row in rows:
-        if isinstance(row, StorageError):
+        if row.__class__ is not tuple:
+            assert isinstance(row, StorageError)
             broken.append(row)
             continue
         name = row[QUEUE]
@@ -102,10 +103,10 @@ def _restore_jobs(
         record.key = departed_key(seq)
         if seq > queue.seq:
             queue.seq = seq
-        if record.entered_ms > latest:
-            latest = record.entered_ms
+        if row[ENTERED] > latest:
+            latest = row[ENTERED]
         index[row[ID]] = record
-        if record.state == ACTIVE:
+        if row[STATE] == ACTIVE:
             lost.append(record)
     return latest
 
