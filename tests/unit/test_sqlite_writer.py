@@ -897,7 +897,10 @@ def test_a_reader_does_not_hold_up_the_writer_for_long(bench: Bench) -> None:
 
 
 @pytest.mark.usefixtures("small_bounds")
-def test_the_longer_the_log_the_longer_readers_are_waited_for(bench: Bench) -> None:
+def test_the_longer_the_log_the_longer_readers_are_waited_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commits, "MOST_PATIENCE", 10)
     write_much(bench, 1)
     reader = sqlite3.connect(bench.path)
     reader.execute("BEGIN")

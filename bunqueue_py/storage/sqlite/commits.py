@@ -29,9 +29,11 @@ CHECKPOINT_BYTES = 4 * _MIB
 LOG_BOUND_BYTES = 32 * _MIB
 FREE_BOUND_BYTES = 16 * _MIB
 PATIENCE_MS = 100
+MOST_PATIENCE = 50
 """How long everybody may have to wait for readers, so that the log can be cut off: so long for each
-`LOG_BOUND_BYTES` that it has, ten times at most. Readers that come and go, one always there, must
-not make it grow for ever."""
+`LOG_BOUND_BYTES` that it has, and so many times that at most. Readers that come and go, one always
+there, must not make it grow for ever: it is cut off when the patience is twice as long as one of
+them stays, since another may come while the first is waited for."""
 
 _VACUUM_PAGES = 1024
 
@@ -188,7 +190,7 @@ class Committer:
         execute = self.connection.execute
         (timeout,) = execute("PRAGMA busy_timeout").fetchone()
         # Whoever begins to read from here on reads the file alone: those that are there now count.
-        patience = PATIENCE_MS * min(10, max(1, size // LOG_BOUND_BYTES))
+        patience = PATIENCE_MS * min(MOST_PATIENCE, max(1, size // LOG_BOUND_BYTES))
         execute(f"PRAGMA busy_timeout={patience}").fetchone()
         try:
             busy, _, _ = execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
