@@ -822,6 +822,15 @@ def test_there_is_room_for_what_is_written_in_half_of_the_lag(table: Desk) -> No
     assert table.room == room > desk.MIN_ROOM
 
 
+def test_a_slow_commit_is_believed_at_once_and_a_fast_one_little_by_little(table: Desk) -> None:
+    for _ in range(100):
+        table.landed(1, 10_000, 5.0, 5.1)
+    table.landed(1, 1_000, 5.0, 5.1)  # 10,000 rows/s
+    assert table.room == pytest.approx(500)
+    table.landed(1, 10_000, 5.0, 5.1)
+    assert table.room == pytest.approx(500 + 0.1 * 4500)
+
+
 # -- the log and the space -------------------------------------------------------------------------
 
 
