@@ -844,6 +844,7 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commits, "LOG_BOUND_BYTES", 512 * 1024)
     monkeypatch.setattr(commits, "FREE_BOUND_BYTES", 64 * 1024)
     monkeypatch.setattr(commits, "PATIENCE_MS", 1)
+    monkeypatch.setattr(commits, "LOOK_MS", 1)
 
 
 def write_much(bench: Bench, rounds: int, content: bytes = b"x") -> None:
@@ -900,7 +901,7 @@ def test_a_reader_does_not_hold_up_the_writer_for_long(bench: Bench) -> None:
     reader.close()
     pragmas = [text for text in bench.connection.executed if text.startswith("PRAGMA")]
     cut_off = pragmas.index("PRAGMA wal_checkpoint")
-    while pragmas[cut_off - 1] != f"PRAGMA busy_timeout={commits.PATIENCE_MS}":
+    while pragmas[cut_off - 1] != "PRAGMA busy_timeout=0":
         cut_off = pragmas.index("PRAGMA wal_checkpoint", cut_off + 1)
     assert pragmas[cut_off + 1] == "PRAGMA busy_timeout=5000"
 
@@ -916,17 +917,50 @@ def test_the_longer_the_log_the_longer_readers_are_waited_for(
     reader.execute("SELECT COUNT(*) FROM jobs").fetchone()
     bench.connection.executed.clear()
     write_much(bench, 130)
-    waits = [
-        int(text.split("=")[1])
-        for text in bench.connection.executed
-        if text.startswith("PRAGMA busy_timeout=")
-    ]
-    patience = [wait for wait in waits if wait <= 10]
+    patience: list[int] = []
+    looking = False
+    for text in bench.connection.executed:
+        if text.startswith("PRAGMA busy_timeout="):
+            looking = text.endswith("=0")
+            patience += [0] * looking
+        elif looking and text.startswith("PRAGMA wal_checkpoint"):
+            patience[-1] += 1
     assert patience[0] == 1
     assert patience == sorted(patience)
     assert patience[-1] == 10
     assert len(patience) < 30, "and the less often"
     reader.close()
+
+
+@pytest.mark.usefixtures("small_bounds")
+def test_readers_that_relieve_each_other_are_outlasted(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One is there at every moment, and each takes the place of the one before.
+    monkeypatch.setattr(commits, "PATIENCE_MS", 1000)
+
+    def reader() -> sqlite3.Connection:
+        connection = sqlite3.connect(bench.path, check_same_thread=False)
+        connection.execute("BEGIN")
+        connection.execute("SELECT COUNT(*) FROM jobs").fetchone()
+        return connection
+
+    readers = [reader()]
+    looks: list[int] = []
+
+    class Relief:
+        def wait(self, seconds: float) -> None:
+            looks.append(len(readers))
+            if len(looks) % 3 == 0:
+                readers.pop().close()
+                readers.append(reader())
+
+    monkeypatch.setattr(commits, "_never", Relief())
+    write_much(bench, 11)
+    assert looks
+    assert len(looks) <= 6, "two of them at most, and the third reads the file alone"
+    assert wal_bytes(bench) < commits.LOG_BOUND_BYTES
+    readers.pop().close()
 
 
 @pytest.mark.usefixtures("small_bounds")

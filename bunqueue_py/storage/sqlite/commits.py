@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
@@ -34,6 +35,9 @@ MOST_PATIENCE = 50
 `LOG_BOUND_BYTES` that it has, and so many times that at most. Readers that come and go, one always
 there, must not make it grow for ever: it is cut off when the patience is twice as long as one of
 them stays, since another may come while the first is waited for."""
+
+LOOK_MS = 5
+_never = threading.Event()
 
 _VACUUM_PAGES = 1024
 
@@ -191,9 +195,15 @@ class Committer:
         (timeout,) = execute("PRAGMA busy_timeout").fetchone()
         # Whoever begins to read from here on reads the file alone: those that are there now count.
         patience = PATIENCE_MS * min(MOST_PATIENCE, max(1, size // LOG_BOUND_BYTES))
-        execute(f"PRAGMA busy_timeout={patience}").fetchone()
+        # Not one call that waits by itself: SQLite would wait for the place in the index that the
+        # first reader had, which the next one takes, and the next.
+        execute("PRAGMA busy_timeout=0").fetchone()
         try:
-            busy, _, _ = execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            for _ in range(max(1, patience // LOOK_MS)):
+                busy, _, _ = execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                if not busy:
+                    break
+                _never.wait(LOOK_MS / 1000)
         finally:
             execute(f"PRAGMA busy_timeout={timeout}").fetchone()
         if not busy:
