@@ -215,8 +215,8 @@ class Committer:
         if size >= max(LOG_BOUND_BYTES, 2 * self._warned):
             self._warned = size
             _log.warning(
-                "the write-ahead log has grown to %.0f MiB, because another program has been "
-                "reading the database in one transaction all along; it shrinks when that ends",
+                "the write-ahead log has grown to %.0f MiB, because all along another program has "
+                "been reading the database; it shrinks when its long transactions end",
                 size / _MIB,
             )
 
