@@ -31,8 +31,8 @@ class EventHub:
         queue: Any = None,
         types: str | Iterable[str] | None = None,
     ) -> Callable[[], None]:
-        """Has `fn(event)` called for every event of that queue (`None`: all) and of those types
-        (`None`: all), in order; returns a function that ends it.
+        """Has `fn(event)` called for every event of that queue (`None`: all, and those of the
+        manager itself) and of those types (`None`: all), in order; returns a function that ends it.
 
         Every subscription has a thread and a buffer of 100,000 events of its own, so a slow or
         raising `fn` costs nobody else anything; what it raises is logged. With

@@ -175,7 +175,12 @@ class QueueManager:
         self.events = EventHub(state, threaded=background)
         if kept is not None:
             cut.attach(state)
-            kept.start(partial(cut.collect, state), partial(cut.count, state), threaded=background)
+            kept.start(
+                partial(cut.collect, state),
+                partial(cut.count, state),
+                threaded=background,
+                changed=partial(cut.storage_changed, state),
+            )
             if not state.alarm.served and state.alarm.due_ms < NEVER:
                 state.alarm.start()
         self._at_exit = _AtExit(self)
@@ -369,10 +374,10 @@ class QueueManager:
         """With `background=False`: does what is due now (deadlines, listeners' callbacks) and
         returns how much that was."""
         self._check_open()
-        done = self._loop.run_pass() + self.events.drain()
+        done = self._loop.run_pass()
         if self._state.storage is not None:
             self._state.storage.step()
-        return done
+        return done + self.events.drain()
 
     def next_due(self) -> datetime | None:
         """The next moment at which time alone changes something (a deadline, a delayed job);

@@ -23,9 +23,9 @@ from bunqueue_py.model.rows import (
     row_of,
 )
 from bunqueue_py.ops.mark import QUEUE_KIND, held_body
-from bunqueue_py.shard.dirty import HELD_KIND, held_name
+from bunqueue_py.shard.dirty import GROUP_KIND, HELD_KIND, group_name, held_name
 from bunqueue_py.shard.keys import seq_of
-from bunqueue_py.shard.settings import settings_body
+from bunqueue_py.shard.settings import group_body, settings_body
 from bunqueue_py.storage.sqlite.meta import options_text
 from bunqueue_py.storage.sqlite.recovery import stored_jobs, stored_rest
 from bunqueue_py.storage.sqlite.rows import RowDecoder
@@ -50,7 +50,8 @@ def check_storage(manager: QueueManager, path: str) -> None:
     for job_id, record in state.index.items():
         row = found[job_id]
         kept = row_of(record, seq_of(record) or 0)
-        _same(_bare(row, now), _bare(kept, now), job_id)
+        claimed = record.delivery is not None and not record.delivery.begun
+        _same(_bare(row, now, claimed), _bare(kept, now, claimed), job_id)
         assert row[-3] == record.data, "payload on disk"
         result = state.results.get(job_id) if record.state == COMPLETED else None
         if result is not None:
@@ -63,6 +64,11 @@ def check_storage(manager: QueueManager, path: str) -> None:
     for queue in state.queues.values():
         on_disk = _that_matter(rest.pop((QUEUE_KIND, queue.name), None), now)
         assert on_disk == _that_matter(_as_json(settings_body(queue)), now), "settings"
+        for group in () if queue.groups is None else queue.groups.by_name.values():
+            stored = rest.pop((GROUP_KIND, group_name(queue.name, group.name)), None)
+            assert (stored is not None) is group.stored, "whether a group has settings on disk"
+            kept = _that_matter(_as_json(group_body(group)), now)
+            assert _that_matter(stored, now) == kept, "settings of a group"
         for holder in queue.unique_keys.gone():
             key = (HELD_KIND, held_name(queue.name, holder.unique_key or ""))
             assert isinstance(holder.claim, Claim), "a job that is gone holds a key"
@@ -79,9 +85,9 @@ def _same(disk: tuple[Any, ...], memory: tuple[Any, ...], job_id: str) -> None:
     assert disk == memory, f"job {job_id} on disk and in memory: {different}"
 
 
-def _bare(row: JobRow, now: int) -> tuple[Any, ...]:
+def _bare(row: JobRow, now: int, claimed: bool) -> tuple[Any, ...]:
     """The row without what is told otherwise or changes by time alone: what has come due has
-    entered its state then, whoever has noticed."""
+    entered its state then, whoever has noticed. That it is `claimed` and not begun is not told."""
     parts = list(row)
     parts[RESULT] = parts[-3] = None
     parts[OPTIONS] = options_text(row[OPTIONS])
@@ -96,6 +102,8 @@ def _bare(row: JobRow, now: int) -> tuple[Any, ...]:
         letter = side[6]
         # a letter's moments follow from the settings
         side = (side[0], attempts, *side[2:6], letter and (letter[0], letter[3]), *side[7:])
+        if claimed:
+            side = (*side[:11], None)
         if not any(part for i, part in enumerate(side) if i != 11):
             side = None if side[11] is None else side
     parts[SIDE], parts[CLAIM] = side, claim
@@ -109,12 +117,9 @@ def _that_matter(body: dict[str, Any] | None, now: int) -> dict[str, Any]:
     limits = _live(matter.pop("limits", {}), now)
     if limits:
         matter["limits"] = limits
-    groups = {
-        name: {"paused": parts["paused"], "limits": _live(parts["limits"], now)}
-        for name, parts in matter.pop("groups", {}).items()
-    }
-    groups = {name: parts for name, parts in groups.items() if any(parts.values())}
-    return {**matter, "groups": groups} if groups else matter
+    if not matter.get("paused", True):
+        del matter["paused"]
+    return matter
 
 
 def _live(limits: dict[str, Any], now: int) -> dict[str, Any]:

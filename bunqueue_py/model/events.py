@@ -37,8 +37,13 @@ EVENT_TYPES = frozenset(
         "dlq_retried",
         "dlq_skipped",
         "queue_created",
+        "health",
     )
 )
+
+STORAGE_FAILING = "storage_failing"
+STORAGE_RECOVERED = "storage_recovered"
+"""The reasons of `health` events."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,9 @@ class JobEvent:
     `result` (completed), `error`, `attempt`, `terminal` and `reason` or `retry_at` (failed),
     `error` (stalled), `reason` (dlq_added, dlq_skipped), `percent`, `message` (progress), `count`
     (drained, cleaned, obliterated).
+
+    `health` is of the whole manager: its `queue` is empty, and its `sequence` counts these events
+    alone. `reason` is `storage_failing`, with the `error`, or `storage_recovered`.
     """
 
     type: str

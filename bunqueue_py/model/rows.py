@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from .claim import SKIP, AnyClaim, Claim
 from .failure import Failure
-from .job import NOWHERE, JobRecord
+from .job import ACTIVE, NOWHERE, PENDING, JobRecord
 from .options import Options
 from .side import AttemptRow, Letter, Side
 
@@ -119,18 +119,23 @@ def no_marks() -> Marks:
 
 def row_of(record: JobRecord, seq: int, result: bytes | None = None) -> JobRow:
     """The record's row, as it is now; `seq` is its admission number, `result` the encoded result
-    of a job that completes (one that completed before keeps that on disk without it)."""
-    side, data = record.side, record.data
+    of a job that completes (one that completed before keeps that on disk without it). One that was
+    claimed and has not begun is as if it still waited: should the process die, nothing has run."""
+    side, data, state, started_ms = record.side, record.data, record.state, record.started_ms
+    if state == ACTIVE:
+        delivery = record.delivery
+        if delivery is not None and not delivery.begun:
+            state, started_ms = PENDING, getattr(delivery, "before_ms", None)
     return (
         record.id,
         record.queue.name,
         seq,
-        record.state,
+        state,
         record.priority,
         record.run_at_ms,
         record.entered_ms,
         record.created_ms,
-        record.started_ms,
+        started_ms,
         record.attempts_made,
         record.name,
         record.options,

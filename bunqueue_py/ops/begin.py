@@ -30,10 +30,12 @@ def begin(state: State, job_id: str, token: str | None) -> bool:
         delivery = record.delivery
         if delivery is None or delivery.token != token:
             return False
-        # begun in the millisecond of its claim, whose stamps it bears already, and nobody listens:
-        # what is left to say needs no lock, which a batch of short jobs would pay for each
-        delivery.begun = True
-        return True
+        if delivery.begun or shard.dirty is None:
+            # begun in the millisecond of its claim, whose stamps it bears already, and nobody
+            # listens: what is left to say needs no lock, which a batch of short jobs would pay for
+            # each; unless it is to be on disk that it has begun
+            delivery.begun = True
+            return True
     with queue.lock:
         if shard.gate:
             enter(state, shard)

@@ -41,6 +41,7 @@ def set_paused(state: State, queue_name: str, paused: bool) -> None:
             # at least one, so that somebody minds the timer of what is delayed
             queue.waiters.wake(max(1, queue.ready_count))
         shard.gate = OPEN
+    keep_up(state)
 
 
 def drain(state: State, queue_name: str, *, delayed: bool) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..errors import ValidationError
+from ..errors import StorageError, ValidationError
+from ..model.events import STORAGE_FAILING, STORAGE_RECOVERED
 from ..shard.dirty import Dirty
 from ..shard.shard import BROKEN
 from ..state import State
@@ -29,6 +30,16 @@ def collect(state: State, begin: Cut) -> None:
 def count(state: State) -> int:
     """About how many rows are marked and in no cut yet."""
     return sum(0 if shard.dirty is None else len(shard.dirty) for shard in state.shards.shards)
+
+
+def storage_changed(state: State, problem: StorageError | None) -> None:
+    """Tells listeners that writing begins to fail, and why, or that it works again."""
+    if not state.events.any:
+        return
+    carried = {"reason": STORAGE_RECOVERED}
+    if problem is not None:
+        carried = {"reason": STORAGE_FAILING, "error": str(problem)}
+    state.events.tell_health(state.now(), carried)
 
 
 def attach(state: State) -> None:

@@ -63,6 +63,7 @@ def configure(state: State, queue_name: str, settings: DlqSettings) -> None:
         shard.gate = OPEN
     if not state.alarm.served:
         state.alarm.start()
+    keep_up(state)
 
 
 def settings_of(state: State, queue_name: str) -> DlqSettings:

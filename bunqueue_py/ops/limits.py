@@ -10,7 +10,8 @@ from ..shard.limiter import Limits
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
-from .mark import mark_queue
+from .commit import keep_up
+from .mark import mark_group, mark_queue
 from .query import queue_of
 from .recover import enter
 
@@ -173,6 +174,7 @@ def _change(
         queue.wake(queue.ready_count, now)
         _mind_timer(state, queue, now)
         shard.gate = OPEN
+    keep_up(state)
 
 
 def _change_group(
@@ -188,11 +190,12 @@ def _change_group(
         groups = queue.need_groups()
         group = groups.get(name)
         change(group)
+        mark_group(queue, group)
         groups.settings_changed(group, now)
-        mark_queue(queue)
         queue.wake(len(group.ready), now)
         _mind_timer(state, queue, now)
         shard.gate = OPEN
+    keep_up(state)
 
 
 def _mind_timer(state: State, queue: QueueState, now: int) -> None:

@@ -5,35 +5,46 @@ from __future__ import annotations
 from ..model.claim import Claim
 from ..model.job import COMPLETED, JobRecord
 from ..model.rows import INLINE_BYTES, row_of
-from ..shard.dirty import HELD_KIND, held_name
-from ..shard.keys import seq_of
+from ..shard.dirty import GROUP_KIND, HELD_KIND, group_name, held_name
+from ..shard.group import Group
+from ..shard.keys import HEAPED, LIMIT, seq_of
 from ..shard.queue_state import QueueState
-from ..shard.settings import settings_body
+from ..shard.settings import group_body, settings_body
 from ..state import State
 
 QUEUE_KIND = "queue"
+LAST_SEQ = LIMIT - 1
+
+
+# The first three are on the way of every job, and do without `seq_of` for the keys of most.
 
 
 def mark_new(queue: QueueState, record: JobRecord) -> None:
     """The record has come in, and has its place."""
     dirty = queue.shard.dirty
     if dirty is not None:
-        dirty.add(row_of(record, seq_of(record) or 0), record.data)
+        key = record.key
+        seq = key & LAST_SEQ if 0 <= key < HEAPED else seq_of(record) or 0
+        dirty.add(row_of(record, seq), record.data)
 
 
 def mark(queue: QueueState, record: JobRecord) -> None:
     """The record has changed, but for its payload or result."""
     dirty = queue.shard.dirty
     if dirty is not None:
-        dirty.mark(row_of(record, seq_of(record) or 0))
+        key = record.key
+        seq = key & LAST_SEQ if 0 <= key < HEAPED else seq_of(record) or 0
+        dirty.mark(row_of(record, seq))
 
 
 def mark_completed(queue: QueueState, record: JobRecord, result: bytes | None) -> None:
     """The record is completed with that encoded result."""
     dirty = queue.shard.dirty
     if dirty is not None:
-        dirty.mark(row_of(record, seq_of(record) or 0, result))
-        if result is not None:
+        key = record.key
+        seq = key & LAST_SEQ if 0 <= key < HEAPED else seq_of(record) or 0
+        dirty.mark(row_of(record, seq, result))
+        if result is not None and (dirty.results or len(result) > INLINE_BYTES):
             dirty.result(record.id, result, -1)
 
 
@@ -81,10 +92,20 @@ def held_body(job_id: str, claim: Claim) -> list[object]:
 
 
 def mark_queue(queue: QueueState) -> None:
-    """The settings of the queue or of a group have changed."""
+    """The settings of the queue, but for its groups, have changed."""
     dirty = queue.shard.dirty
     if dirty is not None:
         dirty.keep(QUEUE_KIND, queue.name, settings_body(queue))
+
+
+def mark_group(queue: QueueState, group: Group) -> None:
+    """The settings of that group may have changed."""
+    dirty = queue.shard.dirty
+    if dirty is not None:
+        body = group_body(group)
+        if body is not None or group.stored:
+            dirty.keep(GROUP_KIND, group_name(queue.name, group.name), body)
+        group.stored = body is not None
 
 
 def mark_all(state: State, queue: QueueState, record: JobRecord) -> None:

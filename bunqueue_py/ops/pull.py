@@ -15,7 +15,7 @@ from ..shard.stalls import watch
 from ..shard.waiters import Waiter
 from ..state import State
 from ..types import ANY, GroupChoice, JobState
-from .careful import hand_over
+from .careful import CAREFUL_MS, hand_over
 from .expire import expire, is_expired
 from .finish import emit
 from .mark import mark
@@ -252,10 +252,11 @@ def _take(
                 following = ready.peek()
                 if following is None and queue.groups is not None:
                     following = queue.groups.peek()
+                until = queue.shard.careful_ms
                 if (
                     following is None
-                    or (record.options.runs_alone and _alone(record))
-                    or (following.options.runs_alone and _alone(following))
+                    or ((until or record.options.runs_alone) and _alone(record, until))
+                    or ((until or following.options.runs_alone) and _alone(following, until))
                 ):
                     break
     if queue.waiters.line:
@@ -267,11 +268,14 @@ def _take(
     return views
 
 
-def _alone(record: JobRecord) -> bool:
-    """Whether the job, whose options say `runs_alone`, must not wait in a batch."""
+def _alone(record: JobRecord, careful_ms: int) -> bool:
+    """Whether the job must not wait in a batch: its time would run while it is not begun, or its
+    start must be on disk before its handler runs."""
     options = record.options
-    return options.timeout_ms is not None or (
-        options.ttl_ms is not None and record.started_ms is None
+    return (
+        options.timeout_ms is not None
+        or (options.ttl_ms is not None and record.started_ms is None)
+        or record.created_ms <= careful_ms - CAREFUL_MS
     )
 
 
@@ -340,7 +344,7 @@ def _start(
             arm_timeout(state, queue, delivery, now)
         if state.events.any:
             emit(state, queue, "active", record.id, now)
-    if shard.dirty is not None:
+    if begun and shard.dirty is not None:
         mark(queue, record)
     # fields_of, in line
     return state.view(

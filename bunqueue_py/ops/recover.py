@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from operator import attrgetter
 
 from ..model.job import ACTIVE, COMPLETED, FAILED, PENDING, JobRecord
 from ..model.options import Keep
@@ -13,7 +14,7 @@ from ..shard.shard import BROKEN, OPEN, FinishedHeads, Shard
 from ..shard.stalls import watch
 from ..state import State
 from .finish import forget, resolve
-from .mark import mark, mark_all, mark_gone, mark_held, mark_queue
+from .mark import mark, mark_all, mark_gone, mark_group, mark_held, mark_queue
 
 _log = logging.getLogger("bunqueue_py.recover")
 _REBUILT = "an exception broke off a critical section; shard %d was rebuilt from its records"
@@ -44,6 +45,9 @@ def rebuild(state: State, shard: Shard) -> None:
     if shard.dirty is not None:
         for queue in shard.queues.values():
             mark_queue(queue)
+            for group in () if queue.groups is None else queue.groups.by_name.values():
+                group.stored = True  # perhaps: the section may have broken off before its mark
+                mark_group(queue, group)
             for record in queue.records():
                 mark_all(state, queue, record)
             for record in queue.unique_keys.gone():
@@ -83,12 +87,20 @@ def _rebuild_queue(
     records = [r for r in records if r.state <= FAILED]
     queue.admitted = len(records)
     queue.departed = 0
+    pending: list[JobRecord] = []
+    others: list[JobRecord] = []
     for record in records:
+        (pending if record.state == PENDING else others).append(record)
         if record.state != ACTIVE:
             record.delivery = None
-    _place_pending(queue, [r for r in records if r.state == PENDING], now, numbered=numbered)
-    for record in sorted(records, key=_entered):
-        deadlines = queue.shard.deadlines
+    deadlines = queue.shard.deadlines
+    _place_pending(queue, pending, now, numbered=numbered)
+    for record in pending:
+        if record.options.ttl_ms is not None and record.started_ms is None:
+            deadlines.push(ttl_due(record), TTL, record)
+        if record.custom_id is not None:
+            _rebuild_custom_id(queue, record)
+    for record in sorted(others, key=attrgetter("entered_ms")):
         if record.state == ACTIVE:
             queue.active[record.id] = record
             if record.side is not None and record.side.group is not None:
@@ -103,9 +115,6 @@ def _rebuild_queue(
                 watch(deadlines, delivery, queue.stalls)
             if delivery.timeout_ms is not None:
                 deadlines.push(delivery.timeout_ms, TIMEOUT, delivery)
-        elif record.state == PENDING:
-            if record.options.ttl_ms is not None and record.started_ms is None:
-                deadlines.push(ttl_due(record), TTL, record)
         elif record.state == COMPLETED:
             queue.completed.add(record)
             queue.shard.finished += 1
@@ -114,7 +123,7 @@ def _rebuild_queue(
             queue.dead.add(record, deadlines)
         if record.custom_id is not None:
             _rebuild_custom_id(queue, record)
-    for record in [r for r in records if r.state in (COMPLETED, FAILED)]:
+    for record in [r for r in others if r.state in (COMPLETED, FAILED)]:
         options = record.options
         keep = options.remove_on_complete if record.state == COMPLETED else options.remove_on_fail
         if keep is True:
@@ -143,7 +152,8 @@ def _place_pending(
     show them. What stands in a lane shows by its number, so it must agree in all three."""
     due_ms, ready_ms, number, anew = 0, 0, -1, False
     apart: list[tuple[int, int, JobRecord]] = []
-    for record in sorted(records, key=_admission):
+    # numbered, all have keys that tell nothing but their numbers
+    for record in sorted(records, key=attrgetter("key") if numbered else _admission):
         seq = seq_of(record) if numbered else None
         if seq is not None:
             # two of one number: from here on new ones, or their order on disk would be another
@@ -189,10 +199,6 @@ def _rebuild_custom_id(queue: QueueState, record: JobRecord) -> None:
 def _admission(record: JobRecord) -> int:
     seq = seq_of(record)
     return 0 if seq is None else seq
-
-
-def _entered(record: JobRecord) -> int:
-    return record.entered_ms
 
 
 def ttl_due(record: JobRecord) -> int:

@@ -11,12 +11,12 @@ from ..errors import StorageError
 from ..model.claim import Claim, is_held
 from ..model.failure import Failure, bounded
 from ..model.job import ACTIVE, Delivery, JobRecord
-from ..model.rows import ID, QUEUE, SEQ, JobRow, record_from
+from ..model.rows import ENTERED, ID, QUEUE, SEQ, STATE, JobRow, record_from
 from ..model.window import RateWindow
-from ..shard.dirty import HELD_KIND
+from ..shard.dirty import GROUP_KIND, HELD_KIND
 from ..shard.keys import departed_key
 from ..shard.queue_state import QueueState
-from ..shard.settings import restore_settings
+from ..shard.settings import restore_group, restore_settings
 from ..shard.shard import BROKEN, OPEN
 from ..shard.unique_keys import stands
 from ..state import State
@@ -26,7 +26,7 @@ from .careful import CAREFUL_MS
 from .fail import end_run, wait_before_retry
 from .finish import finalize
 from .give_back import give_back
-from .mark import QUEUE_KIND, mark, mark_held, mark_new, mark_queue
+from .mark import QUEUE_KIND, mark, mark_group, mark_held, mark_new, mark_queue
 from .recover import make_anew
 from .retention import trim
 
@@ -45,6 +45,10 @@ def restore(state: State, recovered: Recovered) -> None:
         elif kind == QUEUE_KIND:
             with _passed_over(kind, key):
                 restore_settings(_queue_of(state, key), body)
+        elif kind == GROUP_KIND:
+            with _passed_over(kind, key):
+                queue_name, _, group = key.partition("\0")
+                restore_group(_queue_of(state, queue_name), group, body)
     lost: list[JobRecord] = []
     broken: list[StorageError] = []
     latest = _restore_jobs(state, recovered.jobs, lost, broken)
@@ -88,7 +92,8 @@ def _restore_jobs(
     index, queues = state.index, state.queues
     latest = 0
     for row in rows:
-        if isinstance(row, StorageError):
+        if row.__class__ is not tuple:
+            assert isinstance(row, StorageError)
             broken.append(row)
             continue
         name = row[QUEUE]
@@ -98,10 +103,10 @@ def _restore_jobs(
         record.key = departed_key(seq)
         if seq > queue.seq:
             queue.seq = seq
-        if record.entered_ms > latest:
-            latest = record.entered_ms
+        if row[ENTERED] > latest:
+            latest = row[ENTERED]
         index[row[ID]] = record
-        if record.state == ACTIVE:
+        if row[STATE] == ACTIVE:
             lost.append(record)
     return latest
 
@@ -136,6 +141,8 @@ def _turn_back(state: State, shift: int) -> None:
             if limits.window_ends_ms is not None:
                 limits.window_ends_ms = max(1, limits.window_ends_ms - shift)
         mark_queue(queue)
+        for group in groups:
+            mark_group(queue, group)
 
 
 @contextmanager

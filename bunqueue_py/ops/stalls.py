@@ -12,6 +12,7 @@ from ..shard.deadlines import LEASE, STALL
 from ..shard.shard import BROKEN, OPEN, Shard
 from ..shard.stalls import due_of, watch
 from ..state import State
+from .commit import keep_up
 from .fail import end_run
 from .finish import emit
 from .mark import mark_queue
@@ -116,6 +117,7 @@ def configure(state: State, queue_name: str, settings: StallSettings) -> None:
                 if due is not None and due < state.alarm.due_ms:
                     state.alarm.set(max(due, now))
         shard.gate = OPEN
+    keep_up(state)
 
 
 def settings_of(state: State, queue_name: str) -> StallSettings:

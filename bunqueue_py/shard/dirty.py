@@ -17,7 +17,13 @@ from ..model.rows import (
     with_result_of,
 )
 
+GROUP_KIND = "group"
 HELD_KIND = "held_key"
+
+
+def group_name(queue: str, group: str) -> str:
+    """What the settings of a group are called on disk. A queue's name has no NUL."""
+    return f"{queue}\0{group}"
 
 
 def held_name(queue: str, key: str) -> str:

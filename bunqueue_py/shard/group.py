@@ -20,6 +20,7 @@ class Group:
         "number",
         "paused",
         "ready",
+        "stored",
         "timer_ms",
     )
 
@@ -29,6 +30,8 @@ class Group:
         self.arrivals = arrivals
         self.paused = False
         self.limits: Limits | None = None
+        #: whether its settings have a row in the storage
+        self.stored = False
         self.clear()
 
     def clear(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from itertools import count
 
@@ -38,6 +38,7 @@ class Groups:
         "by_name",
         "by_number",
         "defaults",
+        "let_go",
         "line",
         "numbered",
         "others",
@@ -47,8 +48,12 @@ class Groups:
         "timers",
     )
 
-    def __init__(self, arrivals: Arrivals | None = None) -> None:
+    def __init__(
+        self, arrivals: Arrivals | None = None, let_go: Callable[[str], None] | None = None
+    ) -> None:
         self.arrivals = Arrivals() if arrivals is None else arrivals
+        #: called before a group goes whose settings, ended by time, nobody else marks
+        self.let_go = let_go
         self.by_name: dict[str, Group] = {}
         #: the concurrency that running workers ask for, by worker
         self.defaults: dict[object, int] = {}
@@ -316,6 +321,8 @@ class Groups:
         that it has is a setting that ends by time."""
         if group.is_bare(now):
             if self.by_name.get(group.name) is group:
+                if group.stored and self.let_go is not None:
+                    self.let_go(group.name)
                 # a timer that is left may not touch the next group of that name
                 group.timer_ms = None
                 self.bounded.discard(group.name)

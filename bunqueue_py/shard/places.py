@@ -10,7 +10,7 @@ from ..model.settings import StallSettings
 from ..types import ANY, GroupChoice
 from .dead_letters import DeadLetters
 from .delayed import DelayedIndex
-from .dirty import HELD_KIND, held_name
+from .dirty import GROUP_KIND, HELD_KIND, group_name, held_name
 from .finished import Finished
 from .groups import Groups
 from .keys import seq_of
@@ -105,6 +105,11 @@ class Places:
         if self.shard.dirty is not None:
             self.shard.dirty.keep(HELD_KIND, held_name(self.name, key), None)
 
+    def _group_gone(self, name: str) -> None:
+        """A group of which the storage knows has no settings any more."""
+        if self.shard.dirty is not None:
+            self.shard.dirty.keep(GROUP_KIND, group_name(self.name, name), None)
+
     # -- pending jobs ------------------------------------------------------------------------
 
     def place(
@@ -161,7 +166,8 @@ class Places:
     def need_groups(self) -> Groups:
         """The groups, made on first need."""
         if self.groups is None:
-            self.groups = Groups(self.arrivals)
+            marked = self.shard.dirty is not None
+            self.groups = Groups(self.arrivals, self._group_gone if marked else None)
         return self.groups
 
     # -- what may start ----------------------------------------------------------------------

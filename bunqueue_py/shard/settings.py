@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..model.settings import DlqSettings, StallSettings
+from .group import Group
 from .limiter import Limits
 from .queue_state import QueueState
 
@@ -12,7 +13,7 @@ _Parts = dict[str, Any]
 
 
 def settings_body(queue: QueueState) -> _Parts | None:
-    """What is set for the queue and its groups, as something that JSON can hold; moments in
+    """What is set for the queue, but for its groups, as something that JSON can hold; moments in
     timeline ms. `None` where nothing is."""
     body: _Parts = {}
     if queue.paused:
@@ -23,15 +24,13 @@ def settings_body(queue: QueueState) -> _Parts | None:
         body["stalls"] = list(queue.stalls)
     if queue.dead.settings != DlqSettings():
         body["dlq"] = list(queue.dead.settings)
-    groups = {}
-    if queue.groups is not None:
-        for name, group in queue.groups.by_name.items():
-            limits = {} if group.limits is None else _limits_parts(group.limits)
-            if group.paused or limits:
-                groups[name] = {"paused": group.paused, "limits": limits}
-    if groups:
-        body["groups"] = groups
     return body or None
+
+
+def group_body(group: Group) -> _Parts | None:
+    """The same of a group."""
+    limits = {} if group.limits is None else _limits_parts(group.limits)
+    return {"paused": group.paused, "limits": limits} if group.paused or limits else None
 
 
 def restore_settings(queue: QueueState, body: _Parts) -> None:
@@ -43,14 +42,16 @@ def restore_settings(queue: QueueState, body: _Parts) -> None:
         queue.stalls = StallSettings(*body["stalls"])
     if "dlq" in body:
         queue.dead.settings = DlqSettings(*body["dlq"])
-    for name, parts in body.get("groups", {}).items():
-        groups = queue.need_groups()
-        group = groups.get(name)
-        group.paused = bool(parts["paused"])
-        if parts["limits"]:
-            group.limits = _limits(parts["limits"])
-            if group.limits.is_bound:
-                groups.bounded.add(name)
+
+
+def restore_group(queue: QueueState, name: str, body: _Parts) -> None:
+    """Gives that group of the queue, which has no jobs yet, the settings of that body."""
+    paused, limits = bool(body["paused"]), _limits(body["limits"]) if body["limits"] else None
+    groups = queue.need_groups()
+    group = groups.get(name)
+    group.paused, group.limits, group.stored = paused, limits, True
+    if limits is not None and limits.is_bound:
+        groups.bounded.add(name)
 
 
 def _limits_parts(limits: Limits) -> _Parts:

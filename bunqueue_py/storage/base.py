@@ -21,6 +21,10 @@ Count = Callable[[], int]
 """About how many rows are marked and not cut yet; takes no lock."""
 
 
+Changed = Callable[[StorageError | None], None]
+"""Told once whenever writing begins to fail, with the reason, and whenever it works again."""
+
+
 class Recovered(NamedTuple):
     """What the file holds. `clean`: it was closed in good order, or is new.
 
@@ -61,8 +65,11 @@ class Storage(Protocol):
         options of a job without any. Raises `StorageError` and its kinds, with nothing changed."""
         ...
 
-    def start(self, collect: Collect, count: Count, *, threaded: bool) -> None:
-        """What is marked is written from now on; by `step` alone where not `threaded`."""
+    def start(
+        self, collect: Collect, count: Count, *, threaded: bool, changed: Changed | None = None
+    ) -> None:
+        """What is marked is written from now on; by `step` alone where not `threaded`. `changed`
+        is called with no lock held, from whatever thread writes."""
         ...
 
     @property

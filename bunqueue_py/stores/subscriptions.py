@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
+from typing import Any
 
 from ..model.events import Mailbox, RawEvent
 from ..sync import LEAF, make_lock
@@ -17,6 +19,7 @@ class Subscriptions:
         self._entries: tuple[tuple[str | None, frozenset[str] | None, Mailbox], ...] = ()
         self.any = False
         self._closed = False
+        self._health = count(1)
 
     def add(
         self, mailbox: Mailbox, queue: str | None, types: frozenset[str] | None
@@ -42,6 +45,10 @@ class Subscriptions:
         for queue, types, mailbox in self._entries:
             if (queue is None or queue == event[1]) and (types is None or event[0] in types):
                 mailbox.offer(event)
+
+    def tell_health(self, at_ms: int, carried: dict[str, Any]) -> None:
+        """Publishes an event of the whole manager, with the next number of those."""
+        self.publish(("health", "", None, at_ms, next(self._health), carried))
 
     def close(self) -> None:
         """Takes no more mailboxes."""

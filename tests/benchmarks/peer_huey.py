@@ -91,6 +91,11 @@ def run_phases(live: bool, add: Callable[[], None], start: Callable[[], object])
 def with_huey(case: Case, jobs: int) -> float:
     """Seconds for one job of the whole work, done by huey."""
     huey: Any = importlib.import_module("huey").MemoryHuey(results=case.results)
+    return drained_by_huey(huey, case, jobs)
+
+
+def drained_by_huey(huey: Any, case: Case, jobs: int) -> float:
+    """The same, by that huey."""
     countdown = Countdown(jobs)
     answer = RESULT if case.results else None
 
@@ -121,6 +126,12 @@ def with_huey(case: Case, jobs: int) -> float:
 
 def with_ours(case: Case, jobs: int) -> float:
     """Seconds for one job of the whole work, done by bunqueue_py."""
+    with QueueManager() as manager:
+        return drained_by_ours(manager, case, jobs)
+
+
+def drained_by_ours(manager: QueueManager, case: Case, jobs: int) -> float:
+    """The same, by that manager, whose last change is on disk at the end, if it has one."""
     countdown = Countdown(jobs)
     answer = RESULT if case.results else None
 
@@ -129,21 +140,21 @@ def with_ours(case: Case, jobs: int) -> float:
         countdown.tick()
         return answer
 
-    with QueueManager() as manager:
-        queue = Queue("q", manager)
+    queue = Queue("q", manager)
 
-        def add() -> None:
-            for _ in range(jobs):
-                queue.add("task", PAYLOAD)
+    def add() -> None:
+        for _ in range(jobs):
+            queue.add("task", PAYLOAD)
 
-        worker = Worker(queue, handler, concurrency=case.workers)
-        try:
-            began = run_phases(case.live, add, worker.start)
-            countdown.wait()
-            queue.wait_until_empty(timeout=PATIENCE_S)
-            elapsed = perf_counter() - began
-        finally:
-            worker.close()
+    worker = Worker(queue, handler, concurrency=case.workers)
+    try:
+        began = run_phases(case.live, add, worker.start)
+        countdown.wait()
+        queue.wait_until_empty(timeout=PATIENCE_S)
+        manager.flush()
+        elapsed = perf_counter() - began
+    finally:
+        worker.close()
     return elapsed / jobs
 
 

@@ -32,6 +32,7 @@ BENCHMARKS = {
     "huey": "peer_huey",
     "idle": "idle",
     "writer": "writer",
+    "sqlite": "sqlite",
 }
 """Names on the command line, and the modules that do the measuring."""
 

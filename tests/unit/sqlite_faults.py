@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bunqueue_py.clock import SystemClock
+from bunqueue_py.errors import StorageError
 from bunqueue_py.model.job import JobRecord
 from bunqueue_py.model.options import Options
 from bunqueue_py.model.rows import Marks, row_of
@@ -103,7 +104,7 @@ class Bench:
         self.connections: list[FaultyConnection] = []
         self.connect_fault: BaseException | None = None
         self.collect_fault: BaseException | None = None
-        self.changes: list[None] = []
+        self.changes: list[StorageError | None] = []
         opened = open_database(self.path).connection
         self.places = Places(self.path, folder)
         try:
@@ -117,13 +118,17 @@ class Bench:
             self.places,
             self.clock,
             guard=guard,
-            changed=lambda: self.changes.append(None),
             now=lambda: self.clock.now,
             **settings,
         )
         self.lock = make_lock("shard 0", SHARD)
         self.dirty = Dirty(self.writer.marked)
-        self.writer.start(self._collect, lambda: len(self.dirty), threaded=threaded)
+        self.writer.start(
+            self._collect,
+            lambda: len(self.dirty),
+            threaded=threaded,
+            changed=self.changes.append,
+        )
 
     def _faulty(self, connection: sqlite3.Connection) -> FaultyConnection:
         connection.execute("PRAGMA synchronous = OFF").fetchall()

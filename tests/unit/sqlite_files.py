@@ -81,6 +81,17 @@ def crash_copy(source: Path, target: Path) -> Path:
     return target
 
 
+def torn_copy(connection: sqlite3.Connection, source: Path, target: Path) -> Path:
+    """The same, with a checkpoint broken off after its first page, which tells of pages that only
+    the log has. Makes that checkpoint in `source`."""
+    crash_copy(source, target)
+    assert connection.execute("PRAGMA wal_checkpoint").fetchone()[0] == 0
+    with open(source, "rb") as whole, open(target, "r+b") as torn:
+        torn.write(whole.read(connection.execute("PRAGMA page_size").fetchone()[0]))
+        assert os.path.getsize(target) < os.path.getsize(source)
+    return target
+
+
 def make_unclean(path: Path, jobs: int = 0) -> Path:
     """A file of ours whose owner was killed; all that it wrote is in the file itself."""
     make_file(path, jobs)

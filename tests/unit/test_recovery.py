@@ -135,6 +135,53 @@ def test_a_job_that_kills_its_process_again_and_again_ends_as_worker_lost(
     assert manager.pull("q") is None
 
 
+def claimed(manager: QueueManager, limit: int) -> list[Any]:
+    """What a worker's thread fetches at once; the first has begun."""
+    backend = manager._backend
+    return list(backend.claim("q", limit, 30_000, "worker", backend.wait_handle()))
+
+
+def test_of_what_a_worker_has_fetched_a_kill_charges_only_what_has_begun(bench: Bench) -> None:
+    manager = bench.open()
+    ids = [manager.push("q", n, backoff=Backoff.fixed(0)).id for n in range(5)]
+    held = claimed(manager, 4)
+    assert [job.id for job in held] == ids[:4]
+    assert manager._backend.begin(held[1].id, held[1].token)
+    check_storage(manager, str(bench.path))
+    again = bench.reopen(manager)
+    found = [again.get_job(job_id) for job_id in ids]
+    assert [job and job.attempts_made for job in found] == [1, 1, 0, 0, 0]
+    assert [job and job.stall_count for job in found] == [1, 1, 0, 0, 0]
+    assert [job and job.started_at is None for job in found] == [False, False, True, True, True]
+    order = [pulled(again).id for _ in ids]
+    assert sorted(order) == sorted(ids)
+
+
+def test_what_was_fetched_and_changed_or_given_back_unbegun_is_charged_neither(
+    bench: Bench,
+) -> None:
+    manager = bench.open()
+    ids = [manager.push("q", n, backoff=Backoff.fixed(0)).id for n in range(3)]
+    _, second, third = claimed(manager, 3)
+    manager.update_progress(second, 0.5)
+    manager._backend.give_back_unstarted([(third.id, third.token)])
+    check_storage(manager, str(bench.path))
+    again = bench.reopen(manager)
+    found = [again.get_job(job_id) for job_id in ids]
+    assert [job and job.attempts_made for job in found] == [1, 0, 0]
+
+
+def test_after_a_kill_a_recovered_job_is_fetched_alone(bench: Bench) -> None:
+    # or one that kills its process at once would not be charged, being unbegun on disk
+    manager = bench.open()
+    ids = [manager.push("q", n, backoff=Backoff.fixed(0)).id for n in range(4)]
+    again = bench.reopen(manager)
+    bench.clock.advance(seconds=1)
+    new = [again.push("q", n).id for n in range(3)]
+    assert [[job.id for job in claimed(again, 10)] for _ in ids] == [[each] for each in ids]
+    assert [job.id for job in claimed(again, 10)] == new
+
+
 def test_a_close_in_good_order_charges_nothing_and_keeps_the_order(bench: Bench) -> None:
     manager = bench.open()
     ids = [manager.push("q", n).id for n in range(5)]

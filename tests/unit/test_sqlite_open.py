@@ -54,6 +54,7 @@ from tests.unit.sqlite_files import (
     opened,
     posix,
     remount,
+    torn_copy,
 )
 
 ODD_NAMES = [
@@ -324,6 +325,41 @@ def test_a_kill_before_the_first_checkpoint_loses_nothing(path: Path, tmp_path: 
     assert (owner.created, owner.clean) == (False, False)
     assert count(owner.connection) == 1
     close_database(owner.connection, str(cut))
+
+
+def test_a_kill_in_a_checkpoint_loses_nothing(path: Path, tmp_path: Path) -> None:
+    make_file(path)
+    owner = open_database(str(path)).connection
+    for number in range(50):
+        add_job(owner, number, data=bytes(1000))
+    cut = torn_copy(owner, path, tmp_path / "cut.db")
+    owner.close()
+    with closing(connect_frozen(str(cut))) as frozen, pytest.raises(sqlite3.DatabaseError):
+        header(frozen)
+    again = open_database(str(cut))
+    assert (again.created, again.clean) == (False, False)
+    assert count(again.connection) == 50
+    assert again.connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    close_database(again.connection, str(cut))
+
+
+@pytest.mark.parametrize("application", [0, 7])
+def test_a_foreign_file_with_a_checkpoint_broken_off_is_refused_untouched(
+    path: Path, application: int
+) -> None:
+    other = path.with_name("other.db")
+    with closing(sqlite3.connect(other, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
+        connection.execute(f"PRAGMA application_id = {application}")
+        connection.execute("CREATE TABLE things (id)")
+        connection.execute("INSERT INTO things VALUES (zeroblob(50000))")
+        torn_copy(connection, other, path)
+    other.unlink()
+    before = folder(path.parent)
+    with pytest.raises(StorageError, match="another application"):
+        open_database(str(path))
+    assert folder(path.parent) == before
 
 
 def test_a_file_system_that_takes_no_log_is_refused_naming_the_file() -> None:

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -10,15 +9,9 @@ from pathlib import Path
 import pytest
 
 from bunqueue_py.errors import SchemaVersionError, StorageCorruptError, StorageError
-from bunqueue_py.model.options import Options
-from bunqueue_py.model.rows import DATA, NAME, QUEUE
 from bunqueue_py.storage.sqlite import schema
 from bunqueue_py.storage.sqlite.opening import close_database, open_database
 from bunqueue_py.storage.sqlite.reader import Reader
-from bunqueue_py.storage.sqlite.rows import RowDecoder
-from bunqueue_py.storage.sqlite.verify import verify
-from bunqueue_py.types import JobCounts
-from tests.fixtures import make_schema
 from tests.unit.sqlite_files import (
     add_job,
     make_file,
@@ -27,9 +20,6 @@ from tests.unit.sqlite_files import (
     opened,
     posix,
 )
-
-NOW = 1_893_456_010_000
-"""Ten seconds into the story that the fixtures tell."""
 
 
 @pytest.fixture
@@ -283,52 +273,3 @@ def test_a_reader_of_this_release_meets_a_file_that_is_migrated_under_it(path: P
     close_database(owner.connection, str(path))
     with pytest.raises(SchemaVersionError, match="newer"):
         reader.counts(0)
-
-
-# -- every version there was -------------------------------------------------------------------
-
-
-def fixtures() -> dict[int, Path]:
-    """A file of each released version, made by `tests/fixtures/make_schema.py`."""
-    found = make_schema.FOLDER.glob("schema_v*.sqlite")
-    return {int(each.stem.removeprefix("schema_v")): each for each in found}
-
-
-def test_there_is_a_file_of_every_version_before_this_one() -> None:
-    assert set(range(1, schema.VERSION)) <= set(fixtures())
-
-
-@pytest.mark.parametrize("version", sorted({*fixtures(), schema.VERSION}))
-def test_a_file_of_every_version_opens_and_each_of_its_jobs_is_understood(
-    path: Path, version: int
-) -> None:
-    source = fixtures().get(version)
-    if source is None:  # none is kept of a version that was not released
-        make_schema.make(path)
-    else:
-        shutil.copyfile(source, path)
-    before = ask(path, "SELECT COUNT(*) FROM jobs")
-    assert ask(path, "PRAGMA user_version") == version
-    owner = open_database(str(path))
-    assert owner.migrated_from == (None if version == schema.VERSION else version)
-    close_database(owner.connection, str(path))
-    decoder = RowDecoder(Options())
-    queues: dict[str, list[str]] = {}
-
-    def decode(raw: tuple[object, ...]) -> None:
-        row = decoder.row(raw)
-        queues.setdefault(row[QUEUE], []).append(row[NAME])
-        assert row[DATA] is not None
-
-    report = verify(str(path), NOW, decode)
-    assert report.problems == ()
-    assert report.jobs == JobCounts(
-        waiting=4, prioritized=0, delayed=2, active=1, completed=3, failed=1
-    )
-    assert report.jobs.total == before
-    assert {queue: sorted(names) for queue, names in queues.items()} == {
-        "done": ["grouped", "long", "short"],
-        "failing": ["again", "no"],
-        "running": ["now"],
-        "waiting": ["exponential", "key", "later", "lifo", "plain"],
-    }

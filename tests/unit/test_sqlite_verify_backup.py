@@ -41,6 +41,7 @@ from tests.unit.sqlite_files import (
     neighbour,
     opened,
     posix,
+    torn_copy,
 )
 
 NOW = 1_900_000_000_000
@@ -155,15 +156,19 @@ def test_an_older_copy_is_replaced_by_a_newer_one(path: Path, target: Path) -> N
     assert numbers(target) == [1, 2]
 
 
+@pytest.mark.parametrize("in_a_checkpoint", [False, True])
 def test_an_older_copy_that_was_opened_and_crashed_is_replaced_with_its_log(
-    path: Path, target: Path, tmp_path: Path
+    path: Path, target: Path, tmp_path: Path, in_a_checkpoint: bool
 ) -> None:
     # left where it is, the log would be taken for one of the new copy
     make_file(path, jobs=3)
     with opened(tmp_path / "other.db") as connection:
         for number in range(100, 140):
-            add_job(connection, number)
-        crash_copy(tmp_path / "other.db", target)
+            add_job(connection, number, data=bytes(1000))
+        if in_a_checkpoint:
+            torn_copy(connection, tmp_path / "other.db", target)
+        else:
+            crash_copy(tmp_path / "other.db", target)
     assert names(target.parent) == ["copy.db", "copy.db-wal"]
     backup(path, target)
     assert names(target.parent) == ["copy.db"]

@@ -280,11 +280,11 @@ def test_a_lasting_failure_is_logged_once_and_its_end_too(
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
     assert "another program holds it locked" in caplog.text
     assert "1 changes wait in memory" in caplog.text
-    assert len(bench.changes) == 1
+    assert ["locked" in str(problem) for problem in bench.changes] == [True]
     bench.connection.fault = None
     bench.writer.step()
     assert [record.levelno for record in caplog.records] == [logging.ERROR, logging.WARNING]
-    assert len(bench.changes) == 2
+    assert [problem is None for problem in bench.changes] == [False, True]
 
 
 def test_another_reason_for_the_failure_is_logged_too(
@@ -822,6 +822,15 @@ def test_there_is_room_for_what_is_written_in_half_of_the_lag(table: Desk) -> No
     assert table.room == room > desk.MIN_ROOM
 
 
+def test_a_slow_commit_is_believed_at_once_and_a_fast_one_little_by_little(table: Desk) -> None:
+    for _ in range(100):
+        table.landed(1, 10_000, 5.0, 5.1)
+    table.landed(1, 1_000, 5.0, 5.1)  # 10,000 rows/s
+    assert table.room == pytest.approx(500)
+    table.landed(1, 10_000, 5.0, 5.1)
+    assert table.room == pytest.approx(500 + 0.1 * 4500)
+
+
 # -- the log and the space -------------------------------------------------------------------------
 
 
@@ -835,6 +844,7 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commits, "LOG_BOUND_BYTES", 512 * 1024)
     monkeypatch.setattr(commits, "FREE_BOUND_BYTES", 64 * 1024)
     monkeypatch.setattr(commits, "PATIENCE_MS", 1)
+    monkeypatch.setattr(commits, "LOOK_MS", 1)
 
 
 def write_much(bench: Bench, rounds: int, content: bytes = b"x") -> None:
@@ -891,30 +901,66 @@ def test_a_reader_does_not_hold_up_the_writer_for_long(bench: Bench) -> None:
     reader.close()
     pragmas = [text for text in bench.connection.executed if text.startswith("PRAGMA")]
     cut_off = pragmas.index("PRAGMA wal_checkpoint")
-    while pragmas[cut_off - 1] != f"PRAGMA busy_timeout={commits.PATIENCE_MS}":
+    while pragmas[cut_off - 1] != "PRAGMA busy_timeout=0":
         cut_off = pragmas.index("PRAGMA wal_checkpoint", cut_off + 1)
     assert pragmas[cut_off + 1] == "PRAGMA busy_timeout=5000"
 
 
 @pytest.mark.usefixtures("small_bounds")
-def test_the_longer_the_log_the_longer_readers_are_waited_for(bench: Bench) -> None:
+def test_the_longer_the_log_the_longer_readers_are_waited_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commits, "MOST_PATIENCE", 10)
     write_much(bench, 1)
     reader = sqlite3.connect(bench.path)
     reader.execute("BEGIN")
     reader.execute("SELECT COUNT(*) FROM jobs").fetchone()
     bench.connection.executed.clear()
     write_much(bench, 130)
-    waits = [
-        int(text.split("=")[1])
-        for text in bench.connection.executed
-        if text.startswith("PRAGMA busy_timeout=")
-    ]
-    patience = [wait for wait in waits if wait <= 10]
+    patience: list[int] = []
+    looking = False
+    for text in bench.connection.executed:
+        if text.startswith("PRAGMA busy_timeout="):
+            looking = text.endswith("=0")
+            patience += [0] * looking
+        elif looking and text.startswith("PRAGMA wal_checkpoint"):
+            patience[-1] += 1
     assert patience[0] == 1
     assert patience == sorted(patience)
     assert patience[-1] == 10
     assert len(patience) < 30, "and the less often"
     reader.close()
+
+
+@pytest.mark.usefixtures("small_bounds")
+def test_readers_that_relieve_each_other_are_outlasted(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One is there at every moment, and each takes the place of the one before.
+    monkeypatch.setattr(commits, "PATIENCE_MS", 1000)
+
+    def reader() -> sqlite3.Connection:
+        connection = sqlite3.connect(bench.path, check_same_thread=False)
+        connection.execute("BEGIN")
+        connection.execute("SELECT COUNT(*) FROM jobs").fetchone()
+        return connection
+
+    readers = [reader()]
+    looks: list[int] = []
+
+    class Relief:
+        def wait(self, seconds: float) -> None:
+            looks.append(len(readers))
+            if len(looks) % 3 == 0:
+                readers.pop().close()
+                readers.append(reader())
+
+    monkeypatch.setattr(commits, "_never", Relief())
+    write_much(bench, 11)
+    assert looks
+    assert len(looks) <= 6, "two of them at most, and the third reads the file alone"
+    assert wal_bytes(bench) < commits.LOG_BOUND_BYTES
+    readers.pop().close()
 
 
 @pytest.mark.usefixtures("small_bounds")

@@ -11,7 +11,7 @@ from ...clock import Clock
 from ...durations import shown
 from ...errors import StorageCorruptError, StorageError, StorageFullError, ValidationError
 from . import schema
-from .connection import connect, connect_frozen, explained, has_log, header, read
+from .connection import connect, connect_frozen, early_header, explained, has_log, header, read
 from .ownership import Ownership
 from .paths import PathInput, absolute, check_place
 
@@ -49,7 +49,7 @@ def backup(path: str, target: PathInput, clock: Clock) -> str:
 def _check_replaceable(real: str) -> None:
     try:
         with closing(connect_frozen(real)) as connection:
-            found = header(connection)
+            found = early_header(connection, real)
         if os.path.getsize(real) == 0 and not has_log(real):
             return  # as the tempfile module makes them
         if found.application_id != schema.APPLICATION_ID:

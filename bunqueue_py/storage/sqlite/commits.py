@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
@@ -29,9 +30,14 @@ CHECKPOINT_BYTES = 4 * _MIB
 LOG_BOUND_BYTES = 32 * _MIB
 FREE_BOUND_BYTES = 16 * _MIB
 PATIENCE_MS = 100
+MOST_PATIENCE = 50
 """How long everybody may have to wait for readers, so that the log can be cut off: so long for each
-`LOG_BOUND_BYTES` that it has, ten times at most. Readers that come and go, one always there, must
-not make it grow for ever."""
+`LOG_BOUND_BYTES` that it has, and so many times that at most. Readers that come and go, one always
+there, must not make it grow for ever: it is cut off when the patience is twice as long as one of
+them stays, since another may come while the first is waited for."""
+
+LOOK_MS = 5
+_never = threading.Event()
 
 _VACUUM_PAGES = 1024
 
@@ -188,10 +194,16 @@ class Committer:
         execute = self.connection.execute
         (timeout,) = execute("PRAGMA busy_timeout").fetchone()
         # Whoever begins to read from here on reads the file alone: those that are there now count.
-        patience = PATIENCE_MS * min(10, max(1, size // LOG_BOUND_BYTES))
-        execute(f"PRAGMA busy_timeout={patience}").fetchone()
+        patience = PATIENCE_MS * min(MOST_PATIENCE, max(1, size // LOG_BOUND_BYTES))
+        # Not one call that waits by itself: SQLite would wait for the place in the index that the
+        # first reader had, which the next one takes, and the next.
+        execute("PRAGMA busy_timeout=0").fetchone()
         try:
-            busy, _, _ = execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            for _ in range(max(1, patience // LOOK_MS)):
+                busy, _, _ = execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                if not busy:
+                    break
+                _never.wait(LOOK_MS / 1000)
         finally:
             execute(f"PRAGMA busy_timeout={timeout}").fetchone()
         if not busy:
@@ -203,8 +215,8 @@ class Committer:
         if size >= max(LOG_BOUND_BYTES, 2 * self._warned):
             self._warned = size
             _log.warning(
-                "the write-ahead log has grown to %.0f MiB, because another program has been "
-                "reading the database in one transaction all along; it shrinks when that ends",
+                "the write-ahead log has grown to %.0f MiB, because all along another program has "
+                "been reading the database; it shrinks when its long transactions end",
                 size / _MIB,
             )
 

@@ -205,6 +205,22 @@ def header(connection: Connection) -> Header:
     return Header(*(connection.execute(query).fetchone()[0] for query in queries))
 
 
+def early_header(connection: Connection, path: str) -> Header:
+    """Reads the header through a frozen connection, whatever the log will say. A checkpoint that a
+    kill broke off leaves a first page that tells of pages which only the log has so far; `tables`
+    then only says that there are some."""
+    try:
+        return header(connection)
+    except sqlite3.DatabaseError as error:
+        if code_of(error) != _CORRUPT or not has_log(path):
+            raise
+    # has SQLite take the file for as long as it is
+    connection.execute("PRAGMA writable_schema = ON").fetchall()
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return Header(application_id, version, tables=1)
+
+
 def has_log(path: str) -> bool:
     """Whether the database has a log or a journal beside it, so that alone it does not tell all."""
     return os.path.exists(path + "-wal") or os.path.exists(path + "-journal")

@@ -28,7 +28,10 @@ GROUP_WAIT = 0.002
 
 WRITE, TIDY = range(2)
 
-_SMOOTHING = 0.3
+_GROWTH = 0.1
+"""How much of what a fast commit would allow is added to the room. A slow one is believed at once:
+where the writer is starved at times, the mean would let more through than it can write in time."""
+
 _MIN_ROWS = 64
 """A smaller commit says nothing about how many rows could be written."""
 
@@ -238,7 +241,7 @@ class Desk:
             self._forced = False
             if rows >= _MIN_ROWS and now > began:
                 able = rows / (now - began) * self.max_lag / 2
-                self.room = max(MIN_ROOM, self.room + _SMOOTHING * (able - self.room))
+                self.room = max(MIN_ROOM, min(able, self.room + _GROWTH * (able - self.room)))
             if rows:
                 self._tidy_at = now + IDLE_AFTER
             served = [ticket for ticket in self._tickets if ticket.cut <= cut]

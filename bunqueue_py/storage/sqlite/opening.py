@@ -20,6 +20,7 @@ from .connection import (
     connect_frozen,
     connect_readonly,
     connect_writable,
+    early_header,
     explained,
     has_log,
     header,
@@ -136,7 +137,7 @@ def _look(path: str, newest: int) -> int | None:
             "replaced. Put the right file back; or, to begin anew, remove the log"
         )
     with closing(connect_frozen(path)) as connection:
-        found = header(connection)
+        found = early_header(connection, path)
         if not has_log(path):
             return _examine(connection, found, path, newest)
         if not found.blank:

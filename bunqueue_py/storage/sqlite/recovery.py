@@ -14,7 +14,7 @@ from ...durations import shown
 from ...errors import StorageError
 from ...model.rows import DATA, JobRow
 from .connection import explained
-from .rows import COLUMNS, RowDecoder, UndecodableRowError, text_of
+from .rows import ABSENT, COLUMNS, RowDecoder, UndecodableRowError, text_of
 
 _log = logging.getLogger("bunqueue_py.storage")
 
@@ -25,9 +25,12 @@ STORED = f"""SELECT {", ".join(COLUMNS[:-2])},
     result"""
 """The columns of a job as `RowDecoder` takes them, its payload from wherever it stands."""
 
-# By rowid: in the order in which the table lies on disk, which is about that of admission.
-_JOBS = f"{STORED}, rowid FROM jobs WHERE rowid > ? ORDER BY rowid"
+# By rowid: in the order in which the table lies on disk, which is about that of admission. Nothing
+# is computed: SQLite would copy every payload once more for a CASE.
+_JOBS = f"SELECT {', '.join(COLUMNS)} FROM jobs WHERE rowid > ? ORDER BY rowid"
+_ROWID = "SELECT rowid FROM jobs WHERE rowid > ? ORDER BY rowid LIMIT 1 OFFSET ?"
 _BEFORE_ALL = -1 << 63
+_DATA_COLUMN = COLUMNS.index("data")
 
 PROGRESS_EVERY = 100_000
 
@@ -38,28 +41,45 @@ def stored_jobs(
     """Every job with its payload, about in the order of admission; in the place of one that cannot
     be understood an `UndecodableRowError`. Says in the log how far it is. Raises `StorageError` if
     the file cannot be read on."""
+    decode = decoder.row
     done, last = 0, _BEFORE_ALL
     try:
         (total,) = connection.execute("SELECT COUNT(*) FROM jobs").fetchone()
         while True:
+            before = done
             try:
                 for raw in connection.execute(_JOBS, (last,)):
-                    last = raw[-1]
                     done += 1
                     if done % PROGRESS_EVERY == 0:
                         _log.info("%s: read %s of %s jobs", path, f"{done:,}", f"{total:,}")
-                    yield whole_row(decoder, raw[:-1])
+                    if raw[_DATA_COLUMN].__class__ is not bytes:
+                        raw = _with_payload(connection, raw)
+                    try:
+                        row = decode(raw)
+                    except UndecodableRowError as error:
+                        yield error
+                    else:
+                        yield _missing(raw) if row[DATA] is None else row
                 return
             except sqlite3.OperationalError as error:
                 if not _is_of_text(error):
                     raise
+            (last,) = connection.execute(_ROWID, (last, done - before)).fetchone()
             with lenient(connection):
-                raw = connection.execute(f"{_JOBS} LIMIT 1", (last,)).fetchone()
-            last = raw[-1]
+                raw = connection.execute(f"{_JOBS} LIMIT 1", (last - 1,)).fetchone()
             done += 1
-            yield whole_row(decoder, raw[:-1])
+            yield whole_row(decoder, _with_payload(connection, raw))
     except sqlite3.Error as error:
         raise explained(error, path) from error
+
+
+def _with_payload(connection: Connection, raw: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The values of `COLUMNS` with the payload, should that stand apart."""
+    data = raw[_DATA_COLUMN]
+    if data is not None and data != ABSENT:
+        return raw
+    found = connection.execute("SELECT data FROM payloads WHERE id = ?", (raw[0],)).fetchone()
+    return raw if found is None else (*raw[:_DATA_COLUMN], *found, *raw[_DATA_COLUMN + 1 :])
 
 
 def whole_row(decoder: RowDecoder, raw: tuple[Any, ...]) -> JobRow | UndecodableRowError:
@@ -68,9 +88,11 @@ def whole_row(decoder: RowDecoder, raw: tuple[Any, ...]) -> JobRow | Undecodable
         row = decoder.row(raw)
     except UndecodableRowError as error:
         return error
-    if row[DATA] is None:
-        return UndecodableRowError(f"the payload of job {shown(raw[0])} is missing", raw)
-    return row
+    return _missing(raw) if row[DATA] is None else row
+
+
+def _missing(raw: tuple[Any, ...]) -> UndecodableRowError:
+    return UndecodableRowError(f"the payload of job {shown(raw[0])} is missing", raw)
 
 
 def stored_rest(connection: Connection, path: str) -> list[tuple[str, str, Any]]:

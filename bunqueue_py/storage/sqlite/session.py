@@ -13,7 +13,7 @@ from ...clock import Clock
 from ...durations import shown
 from ...errors import StorageError
 from ...model.options import Options
-from ..base import Collect, Count
+from ..base import Changed, Collect, Count
 from .commits import Committer
 from .connection import connect_writable, explained, leak
 from .lookup import Lookup
@@ -110,12 +110,14 @@ class Session:
         self._started = False
         self.ended = False
 
-    def start(self, collect: Collect, count: Count, *, threaded: bool) -> None:
+    def start(
+        self, collect: Collect, count: Count, *, threaded: bool, changed: Changed | None
+    ) -> None:
         """See `Storage.start`."""
         # a statement that is still read from would keep the log from ever getting shorter
         self.jobs.close()
         self._started = True
-        self.writer.start(collect, count, threaded=threaded)
+        self.writer.start(collect, count, threaded=threaded, changed=changed)
 
     def close(self, timeout_ms: int | None) -> None:
         """See `Storage.close`; to be called again until it has `ended`."""

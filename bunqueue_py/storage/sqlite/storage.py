@@ -13,7 +13,7 @@ from ...model.options import Options, checked_int
 from ...model.rows import JobRow, Marks
 from ...sync import LEAF, make_lock
 from ...types import Duration, Report
-from ..base import Collect, Count, Recovered, Storage, StorageHealth
+from ..base import Changed, Collect, Count, Recovered, Storage, StorageHealth
 from . import backup, verify
 from .desk import Ticket
 from .lookup import Lookup, read_job, read_result
@@ -118,12 +118,14 @@ class SqliteStorage:
         self._session, self._writer = session, session.writer
         return Recovered(session.clean, session.jobs, rest)
 
-    def start(self, collect: Collect, count: Count, *, threaded: bool) -> None:
+    def start(
+        self, collect: Collect, count: Count, *, threaded: bool, changed: Changed | None = None
+    ) -> None:
         """See `Storage.start`."""
         session = self._session
         if session is None:
             raise _not_open(self._path)
-        session.start(collect, count, threaded=threaded)
+        session.start(collect, count, threaded=threaded, changed=changed)
 
     def close(self, timeout_ms: int | None = None) -> None:
         """See `Storage.close`. After it a manager may open the storage again. If a commit hangs

@@ -7,6 +7,7 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from time import monotonic  # noqa: TID251 - the lag is real, whatever clock the engine was given
 
 from ...clock import Clock
@@ -14,7 +15,7 @@ from ...durations import shown
 from ...errors import StorageError, StorageFullError, WaitTimeoutError
 from ...model.rows import Marks, no_marks
 from ...sync import STORAGE, make_lock, spawn
-from ..base import Collect, Count, StorageHealth
+from ..base import Changed, Collect, Count, StorageHealth
 from .commits import Committer
 from .connection import explained, same_kind
 from .desk import CUT_ROWS, TIDY, Desk, Ticket
@@ -30,8 +31,7 @@ class Writer:
     """Writes through its `Committer`, on a thread named `bunqueue-storage` or by `step`.
 
     `guard` is called before a commit, once a second or while writing fails; it raises if the file
-    is no longer ours. `changed` is called, with no lock held, when writing begins to fail and when
-    it works again. `troubled` says that whoever pushes must ask `refuse` first.
+    is no longer ours. `troubled` says that whoever pushes must ask `refuse` first.
     """
 
     __slots__ = (
@@ -69,7 +69,6 @@ class Writer:
         max_lag_ms: int = 100,
         max_unflushed: int = 100_000,
         guard: Callable[[], None] | None = None,
-        changed: Callable[[], None] | None = None,
         now: Callable[[], float] = monotonic,
     ) -> None:
         self._committer = committer
@@ -77,7 +76,7 @@ class Writer:
         self._clock = clock
         self._max_unflushed = max_unflushed
         self._guard = guard
-        self._changed = changed
+        self._changed: Changed | None = None
         self._now = now
         self._desk = Desk(flush_interval_ms / 1000, max_lag_ms / 1000)
         # whoever holds it cuts, commits, tidies
@@ -97,8 +96,11 @@ class Writer:
         self.commits = 0
         self.rows_written = 0
 
-    def start(self, collect: Collect, count: Count, *, threaded: bool) -> None:
-        """Begins to write."""
+    def start(
+        self, collect: Collect, count: Count, *, threaded: bool, changed: Changed | None = None
+    ) -> None:
+        """Begins to write; see `Storage.start`."""
+        self._changed = changed
         self._collect, self._count, self._threaded = collect, count, threaded
         if threaded:
             self._thread = spawn("storage", self._run)
@@ -302,7 +304,7 @@ class Writer:
         if problem is None and before is not None:
             _log.warning("%s is written to again", self._places.path)
         if self._changed is not None and (problem is None) is not (before is None):
-            _tell(self._changed)
+            _tell(partial(self._changed, problem))
 
     def _run(self) -> None:
         desk = self._desk
@@ -377,7 +379,7 @@ def _tell(listener: Callable[[], object]) -> None:
     try:
         listener()
     except Exception:  # not ours: the loop behind it may be closed, and others want to be told too
-        _log.exception("whoever was to be told of a commit did not take it")
+        _log.exception("whoever was to be told how writing goes did not take it")
 
 
 def _is_exempt() -> bool:
