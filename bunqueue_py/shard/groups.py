@@ -317,21 +317,22 @@ class Groups:
         return timers[0][0] if timers else None
 
     def forget_bare(self, group: Group, now: int) -> None:
-        """Lets a group go that has neither jobs nor settings; later, where all
-        that it has is a setting that ends by time."""
+        """Lets a group go that has neither jobs nor settings; later, where all that it has is a
+        setting that ends by time."""
+        if self.by_name.get(group.name) is not group:
+            return
         if group.is_bare(now):
-            if self.by_name.get(group.name) is group:
-                if group.stored and self.let_go is not None:
-                    self.let_go(group.name)
-                # a timer that is left may not touch the next group of that name
-                group.timer_ms = None
-                self.bounded.discard(group.name)
-                del self.by_name[group.name], self.by_number[group.number]
-                if len(self.numbered) > _TIDY_AT + 2 * len(self.by_number):
-                    self.numbered = list(self.by_number)
+            if group.stored and self.let_go is not None:
+                self.let_go(group.name)
+            # a timer that is left may not touch the next group of that name
+            group.timer_ms = None
+            self.bounded.discard(group.name)
+            del self.by_name[group.name], self.by_number[group.number]
+            if len(self.numbered) > _TIDY_AT + 2 * len(self.by_number):
+                self.numbered = list(self.by_number)
         elif group.limits is not None and not (group.paused or group.pending_total or group.active):
             ends = group.limits.ends_ms()
-            if ends is not None and self.by_name.get(group.name) is group:
+            if ends is not None:
                 heappush(self.passing, (ends, next(self._numbers), group))
 
     def streams(self) -> Iterator[ReadyQueue]:
