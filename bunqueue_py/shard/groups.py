@@ -66,9 +66,7 @@ class Groups:
             group.clear()
         self.by_number = {group.number: group for group in self.by_name.values()}
         self.numbered = sorted(self.by_number)
-        self.bounded = {
-            g.name for g in self.by_name.values() if g.limits is not None and g.limits.is_bound
-        }
+        self.bounded = {g.name for g in self.by_name.values() if g.limits and g.limits.is_bound}
         self.line: OrderedDict[str, Group] = OrderedDict()
         self.timers: list[tuple[int, int, Group]] = []
         self.passing: list[tuple[int, int, Group]] = []
