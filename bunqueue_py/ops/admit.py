@@ -6,6 +6,7 @@ from __future__ import annotations
 from ..errors import GroupFullError
 from ..model.job import ACTIVE, REMOVED, JobRecord
 from ..model.own import Own
+from ..model.side import side_view
 from ..model.snapshot import JobSnapshot
 from ..shard.deadlines import TTL
 from ..shard.queue_state import QueueState
@@ -129,7 +130,13 @@ def _apply_own(
     if own.tags:
         record.need_side().tags = own.tags
     if own.group is not None:
-        record.need_side().group = own.group
+        side = record.need_side()
+        side.group = own.group
+        group = None if queue.groups is None else queue.groups.by_name.get(own.group)
+        if group is not None and not own.tags:
+            if group.view is None:
+                group.view = side_view(side)
+            side.view = group.view
     if own.run_at_wall_ms is not None:
         record.run_at_ms = own.run_at_wall_ms
         record.need_side().anchored = True

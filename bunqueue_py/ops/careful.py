@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import StorageError
+from ..model.job import JobRecord
 from ..model.snapshot import JobSnapshot
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
@@ -55,3 +56,14 @@ def _take_back(state: State, queue: QueueState, views: Sequence[JobSnapshot]) ->
             give_back(state, queue, record, now, 0, started=False)
             shard.gate = OPEN
     shard.call_after()
+
+
+def is_alone(record: JobRecord, careful_ms: int) -> bool:
+    """Whether the job must not wait in a batch: its time would run while it is not begun, or its
+    start must be on disk before its handler runs."""
+    options = record.options
+    return (
+        options.timeout_ms is not None
+        or (options.ttl_ms is not None and record.started_ms is None)
+        or record.created_ms <= careful_ms - CAREFUL_MS
+    )

@@ -165,6 +165,7 @@ def update_progress(
             side = record.need_side()
             finishing = percent >= 100 > side.progress
             side.progress, side.progress_message = percent, message
+            side.view = None
             mark(queue, record)
             if state.events.any:
                 now = state.now()

@@ -15,7 +15,7 @@ from ..shard.stalls import watch
 from ..shard.waiters import Waiter
 from ..state import State
 from ..types import ANY, GroupChoice, JobState
-from .careful import CAREFUL_MS, hand_over
+from .careful import hand_over, is_alone
 from .expire import expire, is_expired
 from .finish import emit
 from .mark import mark
@@ -101,7 +101,11 @@ def pull_one(
             view = views[0] if views else None
         else:
             # the short way of _take, in line: nothing but ready jobs
-            record = queue.ready.pop()
+            ready = queue.ready
+            if groups is None or ready.lane.records or ready.heap or ready.lanes is not None:
+                record = ready.pop()
+            else:
+                record = None
             if record is None and groups is not None:
                 record = groups.pop()
             if record is not None and record.options.ttl_ms is not None:
@@ -255,8 +259,8 @@ def _take(
                 until = queue.shard.careful_ms
                 if (
                     following is None
-                    or ((until or record.options.runs_alone) and _alone(record, until))
-                    or ((until or following.options.runs_alone) and _alone(following, until))
+                    or ((until or record.options.runs_alone) and is_alone(record, until))
+                    or ((until or following.options.runs_alone) and is_alone(following, until))
                 ):
                     break
     if queue.waiters.line:
@@ -266,17 +270,6 @@ def _take(
         if available > 0:
             queue.wake(available, now)
     return views
-
-
-def _alone(record: JobRecord, careful_ms: int) -> bool:
-    """Whether the job must not wait in a batch: its time would run while it is not begun, or its
-    start must be on disk before its handler runs."""
-    options = record.options
-    return (
-        options.timeout_ms is not None
-        or (options.ttl_ms is not None and record.started_ms is None)
-        or record.created_ms <= careful_ms - CAREFUL_MS
-    )
 
 
 def _promote(state: State, queue: QueueState, now: int) -> int:

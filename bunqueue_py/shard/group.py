@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..model.side import SideView
 from .limiter import Limits
 from .ready_queue import Arrivals, ReadyQueue
 
@@ -9,7 +10,8 @@ from .ready_queue import Arrivals, ReadyQueue
 class Group:
     """One group: its ready jobs, what runs of it, its settings. `delayed` counts by priority those
     of its waiting jobs that are not in `ready`; `limits` are made when the first is set; `number`
-    is higher than those of all groups before."""
+    is higher than those of all groups before; `view` is that of the `Side` of a job which has
+    nothing else of its own."""
 
     __slots__ = (
         "active",
@@ -22,6 +24,7 @@ class Group:
         "ready",
         "stored",
         "timer_ms",
+        "view",
     )
 
     def __init__(self, name: str, number: int, arrivals: Arrivals) -> None:
@@ -32,6 +35,7 @@ class Group:
         self.limits: Limits | None = None
         #: whether its settings have a row in the storage
         self.stored = False
+        self.view: SideView | None = None
         self.clear()
 
     def clear(self) -> None:

@@ -10,16 +10,18 @@ from ..sync import LEAF, make_lock
 
 
 class ResultStore:
-    """The results used most recently, at most `limit` and `max_bytes` of them.
+    """The results used most recently, at most `max_bytes` of them and `limit`; of a large `limit`
+    up to a sixteenth more, so that they leave many at a time.
 
     A plain OrderedDict: it is on the way of every job with a result, and a cache class costs
     several times as much there.
     """
 
-    __slots__ = ("_limit", "_lock", "_max_bytes", "_results", "size")
+    __slots__ = ("_limit", "_lock", "_max_bytes", "_most", "_results", "size")
 
     def __init__(self, limit: int, max_bytes: int) -> None:
         self._limit = limit
+        self._most = limit + (limit // 16 if limit >= 1000 else 0)
         self._max_bytes = max_bytes
         #: bytes held now
         self.size = 0
@@ -33,12 +35,11 @@ class ResultStore:
         """Keeps the result; the least recently used ones make room."""
         with self._lock:
             results = self._results
-            before = results.get(job_id)
-            if before is not None:
-                self.size -= len(before)
+            if job_id in results:
+                self.size -= len(results[job_id])
             results[job_id] = data
-            self.size += len(data)
-            if len(results) > self._limit or self.size > self._max_bytes:
+            self.size = size = self.size + len(data)
+            if size > self._max_bytes or len(results) > self._most:
                 self._make_room()
 
     def _make_room(self) -> None:

@@ -64,12 +64,16 @@ def order(manager: QueueManager, queue: str = "q") -> list[str]:
         {"deduplication": Deduplication("k", ttl=5)},
         {"delay": 5, "tags": ["a"]},
         {"group": "g", "lifo": True},
+        {"group": "known"},
+        {"group": "known", "tags": ["a"]},
     ],
 )
 @pytest.mark.parametrize("batch", [False, True])
 def test_what_push_and_pull_hand_out_is_what_reading_the_job_tells(
     manager: QueueManager, clock: VirtualClock, options: Any, batch: bool
 ) -> None:
+    manager.push("q", "first of its group", group="known", delay=3600)
+    manager.push("q", "second of its group", group="known", delay=3600)
     clock.advance(seconds=1)
     if batch:
         (job,) = manager.push_batch("q", [JobSpec("name", {"a": 1}, **options)])
@@ -83,6 +87,10 @@ def test_what_push_and_pull_hand_out_is_what_reading_the_job_tells(
     read = manager.get_job(job.id)
     assert read is not None
     assert (job.id, job._fields) == (read.id, read._fields)
+    assert (job.group, job.tags) == (options.get("group"), tuple(options.get("tags", ())))
+    manager.update_progress(job, 7, "under way")
+    job.refresh()
+    assert (job.progress, job.progress_message) == (7, "under way")
     assert job.token is not None
     assert manager.ack(job).applied
 
