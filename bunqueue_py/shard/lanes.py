@@ -150,17 +150,45 @@ class PriorityLanes:
             heappop(order)
         return None
 
-    def take(self, record: JobRecord) -> None:
-        """Takes out the record that `first` has returned. Its key still tells its number."""
-        priority = record.priority
-        lane = self.lanes[priority]
+    def pop_high(self) -> JobRecord | None:
+        """Takes out the record whose turn it is, if it has a priority above 0 and nothing stale
+        stands before it. Its key still tells its number."""
+        top = self.order[0]
+        lane = self.lanes.get(-top) if top < 0 else None
+        if not lane:
+            return None
+        record = lane[0]
+        if not 0 < record.key < LIMIT:
+            return None
         lane.popleft()
         if not lane:
-            # it is the first of the order
+            # what _end_lane does, in line, as what follows: a lane is short where jobs are few
             heappop(self.order)
             if len(self.lanes) - len(self.order) > SPARE_LANES:
-                del self.lanes[priority]
-        shelf = self.high if priority > 0 else self.low
+                del self.lanes[-top]
+        shelf = self.high
+        records = shelf.records
+        if not shelf.stale and records[0] is record:
+            records.popleft()
+        else:
+            self._leave_shelf(shelf, record)
+        return record
+
+    def take(self, record: JobRecord) -> None:
+        """Takes out the record that `first` has returned. Its key still tells its number."""
+        lane = self.lanes[record.priority]
+        lane.popleft()
+        if not lane:
+            self._end_lane()
+        self._leave_shelf(self.high if record.priority > 0 else self.low, record)
+
+    def _end_lane(self) -> None:
+        """The first lane of the order has run empty."""
+        priority = -heappop(self.order)
+        if len(self.lanes) - len(self.order) > SPARE_LANES:
+            del self.lanes[priority]
+
+    def _leave_shelf(self, shelf: Lane, record: JobRecord) -> None:
         if shelf.records[0] is record:
             shelf.records.popleft()
             if shelf.stale:

@@ -145,11 +145,12 @@ class ReadyQueue:
                 records.popleft()
                 lane.stale -= 1
         else:
-            # nearly always the first of the first lane is live
-            highest = lanes.lanes.get(-lanes.order[0])
-            first = highest[0] if highest and lanes.order[0] < 0 else None
-            if first is None or not 0 < first.key < LIMIT:
-                first = self._first_in_lanes()
+            if not self.heap:
+                # nearly always the first of the first lane is live
+                first = lanes.pop_high()
+                if first is not None:
+                    return first
+            first = self._first_in_lanes()
             if first is not None and not (self.heap and self._heap_first(first)):
                 if first.priority:
                     lanes.take(first)
