@@ -274,13 +274,17 @@ def test_one_job_unlike_the_others_takes_its_turn_after_a_kill_as_before(
         check_storage(manager, str(bench.path))
 
 
-def test_a_ttl_and_a_key_of_a_job_among_many_go_on_after_a_kill(bench: Bench) -> None:
+@pytest.mark.parametrize("unlike", [False, True])
+def test_a_ttl_and_a_key_of_a_job_among_many_go_on_after_a_kill(bench: Bench, unlike: bool) -> None:
     manager = bench.open()
+    if unlike:
+        manager.push("q", "unlike", priority=-1)
     manager.push("q", "before")
     brief = manager.push("q", "brief", ttl=60)
     keyed = manager.push("q", "keyed", deduplication=Deduplication("k"), custom_id="c")
     manager.push("q", "after")
     manager = bench.reopen(manager)
+    assert manager.counts("q").waiting == 4 + unlike
     assert manager.push("q", 1, deduplication=Deduplication("k")).id == keyed.id
     assert manager.push("q", 1, custom_id="c").id == keyed.id
     bench.clock.advance(seconds=61)
@@ -290,10 +294,17 @@ def test_a_ttl_and_a_key_of_a_job_among_many_go_on_after_a_kill(bench: Bench) ->
 
 
 @pytest.mark.parametrize(
-    "change", ["run_at = run_at + 5, entered = entered + 5", "entered = entered + 5", "seq = 9"]
+    ("change", "place"),
+    [
+        ("run_at = run_at + 5, entered = entered + 5", 3),
+        ("run_at = run_at - 5", 1),
+        ("run_at = run_at + 5", 3),
+        ("entered = entered + 5", 3),
+        ("seq = 9", 3),
+    ],
 )
 def test_rows_that_do_not_agree_in_their_order_are_listed_by_their_moments(
-    bench: Bench, change: str
+    bench: Bench, change: str, place: int
 ) -> None:
     manager = bench.open()
     ids = [manager.push("q", n).id for n in range(4)]
@@ -302,9 +313,11 @@ def test_rows_that_do_not_agree_in_their_order_are_listed_by_their_moments(
         connection.execute(f"UPDATE jobs SET {change} WHERE id = ?", (ids[1],))
     bench.clock.advance(seconds=1)
     manager = bench.open()  # and all of its structures are checked
-    late = [ids[0], ids[2], ids[3], ids[1]]
-    assert [job.id for job in manager.get_jobs("q", "waiting")] == late
+    listed = [ids[0], ids[2], ids[3]]
+    listed.insert(place, ids[1])
+    assert [job.id for job in manager.get_jobs("q", "waiting")] == listed
     new = manager.push("q", "new")
+    check(manager._state)
     assert [pulled(manager).id for _ in range(5)][-1] == new.id
 
 
@@ -313,8 +326,9 @@ def test_an_id_that_a_damaged_storage_tells_twice_is_one_job() -> None:
         state = source._state
         ids = [source.push("q", n).id for n in range(3)]
         rows = [row_of(state.index[job_id], n) for n, job_id in enumerate(ids, 1)]
+        again = row_of(state.index[ids[0]], 4)
     with QueueManager(background=False) as manager:
-        restore(manager._state, Recovered(True, [*rows, rows[0]], []))
+        restore(manager._state, Recovered(True, [*rows, again], []))
         check(manager._state)
         assert manager.counts("q").waiting == 3
         assert {pulled(manager).id for _ in range(3)} == set(ids)
