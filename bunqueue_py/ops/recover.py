@@ -56,22 +56,27 @@ def rebuild(state: State, shard: Shard) -> None:
     shard.gate = OPEN
 
 
+STRAY_SHARE = 8
+"""A line with more than one stray in so many is none: the heap, where strays go, costs more."""
+
+
 class Found:
     """The records of one queue as a storage has told them.
 
     `line` are ready ones for its lane, one behind the other as they stand here, their `key` the
-    number already; `seq`, `run_at_ms` and `entered_ms` are those of the last. `others` are, in the
-    order of the storage, those of which more is to be known: all that do not stand in the line,
-    and some that do. `mixed`: a pending one does not stand in the line.
+    number already; `run_at_ms` and `entered_ms` are those of the last. `others` are, in the order
+    of the storage, those of which more is to be known: all that do not stand in the line, and some
+    that do. `seq` is the greatest number of a pending one, `mixed` says that such numbers did not
+    always grow, and `strays` counts those not in the line that might have stood there.
     """
 
-    __slots__ = ("entered_ms", "line", "mixed", "others", "queue", "run_at_ms", "seq")
+    __slots__ = ("entered_ms", "line", "mixed", "others", "queue", "run_at_ms", "seq", "strays")
 
     def __init__(self, queue: QueueState) -> None:
         self.queue = queue
         self.line: deque[JobRecord] = deque()
         self.others: list[JobRecord] = []
-        self.seq = self.run_at_ms = self.entered_ms = 0
+        self.seq = self.run_at_ms = self.entered_ms = self.strays = 0
         self.mixed = False
 
     def dissolve(self) -> None:
@@ -130,8 +135,10 @@ def _rebuild_queue(
     deadlines = queue.shard.deadlines
     queue.departed = 0
     if found is not None and found.line:
-        queue.admitted = len(found.line) + len(others)
         queue.ready.lane.records = found.line
+        strays = [record for record in pending if record.key >= LIMIT]
+        queue.admitted = len(found.line) + len(strays) + len(others)
+        _place_pending(queue, strays, now, numbered=True, lane=False)
     else:
         queue.admitted = len(records)
         _place_pending(queue, pending, now, numbered=found is not None)
@@ -186,10 +193,16 @@ def _rebuild_queue(
 
 
 def _place_pending(
-    queue: QueueState, records: list[JobRecord], now: int, *, numbered: bool
+    queue: QueueState,
+    records: list[JobRecord],
+    now: int,
+    *,
+    numbered: bool,
+    lane: bool = True,
 ) -> None:
     """Delayed jobs in the order of admission, ready ones in that of becoming ready, as listings
-    show them. What stands in a lane shows by its number, so it must agree in all three."""
+    show them. What stands in a lane shows by its number, so it must agree in all three. Without
+    `lane`, that of priority 0 is taken, and such jobs go to the heap."""
     due_ms, ready_ms, number, anew = 0, 0, -1, False
     apart: list[tuple[int, int, JobRecord]] = []
     # numbered, all have keys that tell nothing but their numbers
@@ -211,6 +224,7 @@ def _place_pending(
                 record.run_at_ms < due_ms
                 or record.entered_ms < ready_ms
                 or record.options.lifo
+                or not (lane or record.priority)
                 or (side is not None and side.group is not None)
             ):
                 apart.append((record.entered_ms, seq, record))

@@ -28,7 +28,7 @@ from .fail import end_run, wait_before_retry
 from .finish import finalize
 from .give_back import give_back
 from .mark import QUEUE_KIND, mark, mark_group, mark_held, mark_new, mark_queue
-from .recover import Found, make_anew
+from .recover import STRAY_SHARE, Found, make_anew
 from .retention import trim
 
 _log = logging.getLogger("bunqueue_py.storage")
@@ -137,7 +137,11 @@ def _restore_jobs(
             if seq > queue.seq:
                 queue.seq = seq
             if record.state == PENDING:
-                found.mixed = True
+                if seq > found.seq:
+                    found.seq = seq
+                else:
+                    found.mixed = True
+                found.strays += not record.priority
             elif record.state == ACTIVE:
                 lost.append(record)
         found.others.append(record)
@@ -147,7 +151,7 @@ def _restore_jobs(
         if told != len(index):
             # a damaged file has an id twice
             found.mixed = True
-        if found.mixed:
+        if found.mixed or found.strays * STRAY_SHARE > len(found.line):
             found.dissolve()
             found.others = [r for r in found.others if index[r.id] is r]
     return parts, latest

@@ -234,7 +234,7 @@ def test_two_jobs_of_one_number_on_disk_are_numbered_anew(bench: Bench) -> None:
     assert sorted(pulled(manager).id for _ in ids) == sorted(ids)
 
 
-@pytest.mark.parametrize("plain_before", [0, 3])
+@pytest.mark.parametrize("plain_before", [0, 3, 24])
 @pytest.mark.parametrize(
     "special",
     [
@@ -267,6 +267,10 @@ def test_one_job_unlike_the_others_takes_its_turn_after_a_kill_as_before(
             assert again.duplicate is ("custom_id" in special or "deduplication" in special)
             each.push("q", "last")
         bench.clock.advance(seconds=1)
+        lists = [
+            [job.data for job in each.get_jobs("q", "waiting")] for each in (unharmed, manager)
+        ]
+        assert lists[0] == lists[1]
         turns = [
             [pulled(each).data for _ in range(plain_before + 5)] for each in (unharmed, manager)
         ]
