@@ -196,9 +196,11 @@ def record_from(row: JobRow, queue: Any, data: bytes | None = None) -> JobRecord
         record.result_size,
     ) = row
     record.key = NOWHERE
-    record.delivery = record.last_token = None
-    record.unique_key, record.claim = (None, None) if claim is None else _claim(claim)
-    record.side = None if side is None else _side(side, record.options.max_timeline)
+    record.delivery = record.last_token = record.unique_key = record.claim = record.side = None
+    if claim is not None:
+        record.unique_key, record.claim = _claim(claim)
+    if side is not None:
+        record.side = _side(side, record.options.max_timeline)
     found = inline if data is None else data
     assert found is not None, f"the payload of job {record.id} is missing"
     record.data = found

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from operator import attrgetter
 
 from ..model.job import ACTIVE, COMPLETED, FAILED, PENDING, JobRecord
 from ..model.options import Keep
 from ..shard.deadlines import LEASE, RETENTION, TIMEOUT, TTL, Deadlines
-from ..shard.keys import seq_of
+from ..shard.keys import LIMIT, departed_key, seq_of
 from ..shard.queue_state import QueueState, finished_size
 from ..shard.shard import BROKEN, OPEN, FinishedHeads, Shard
 from ..shard.stalls import watch
@@ -55,18 +56,54 @@ def rebuild(state: State, shard: Shard) -> None:
     shard.gate = OPEN
 
 
-def make_anew(state: State, shard: Shard, *, numbered: bool = False) -> None:
+STRAY_SHARE = 8
+"""A line with more than one stray in so many is none: the heap, where strays go, costs more."""
+
+
+class Found:
+    """The records of one queue as a storage has told them.
+
+    `line` are ready ones for its lane, one behind the other as they stand here, their `key` the
+    number already; `run_at_ms` and `entered_ms` are those of the last. `others` are, in the order
+    of the storage, those of which more is to be known: all that do not stand in the line, and some
+    that do. `seq` is the greatest number of a pending one, `mixed` says that such numbers did not
+    always grow, and `strays` counts those not in the line that might have stood there.
+    """
+
+    __slots__ = ("entered_ms", "line", "mixed", "others", "queue", "run_at_ms", "seq", "strays")
+
+    def __init__(self, queue: QueueState) -> None:
+        self.queue = queue
+        self.line: deque[JobRecord] = deque()
+        self.others: list[JobRecord] = []
+        self.seq = self.run_at_ms = self.entered_ms = self.strays = 0
+        self.mixed = False
+
+    def dissolve(self) -> None:
+        """Ends the line: the place of each record is to be found out."""
+        self.others = [record for record in self.others if record.key >= LIMIT]
+        for record in self.line:
+            record.key = departed_key(record.key)
+        self.others += self.line
+        self.others.sort(key=_key)
+        self.line = deque()
+
+
+def make_anew(state: State, shard: Shard, found: dict[str, Found] | None = None) -> None:
     """The structures and counters of the shard, from its records; the gate is the caller's.
-    `numbered`: pending records keep their admission numbers, which are on disk."""
+    `found` has them, by queue, where they come from a storage: pending ones then keep their
+    admission numbers, which are on disk."""
     records: dict[str, list[JobRecord]] = {name: [] for name in shard.queues}
-    for record in list(state.index.values()):
-        if record.queue.shard is shard:
-            records[record.queue.name].append(record)
+    if found is None:
+        for record in list(state.index.values()):
+            if record.queue.shard is shard:
+                records[record.queue.name].append(record)
     shard.deadlines = Deadlines()
     shard.finished = shard.finished_bytes = 0
     now = state.now()
-    for queue in shard.queues.values():
-        _rebuild_queue(state, queue, records[queue.name], now, numbered=numbered)
+    for name, queue in shard.queues.items():
+        part = None if found is None else found.get(name) or Found(queue)
+        _rebuild_queue(state, queue, records[name] if part is None else part.others, now, part)
     shard.heads = FinishedHeads()
     for queue in shard.queues.values():
         shard.heads.push(queue)
@@ -77,7 +114,11 @@ def make_anew(state: State, shard: Shard, *, numbered: bool = False) -> None:
 
 
 def _rebuild_queue(
-    state: State, queue: QueueState, records: list[JobRecord], now: int, *, numbered: bool
+    state: State,
+    queue: QueueState,
+    records: list[JobRecord],
+    now: int,
+    found: Found | None = None,
 ) -> None:
     queue.clear()
     # a record whose remove() was reached, but not its leaving the index
@@ -85,8 +126,6 @@ def _rebuild_queue(
         mark_gone(queue, record, whole=True)
         state.index.pop(record.id, None)
     records = [r for r in records if r.state <= FAILED]
-    queue.admitted = len(records)
-    queue.departed = 0
     pending: list[JobRecord] = []
     others: list[JobRecord] = []
     for record in records:
@@ -94,13 +133,21 @@ def _rebuild_queue(
         if record.state != ACTIVE:
             record.delivery = None
     deadlines = queue.shard.deadlines
-    _place_pending(queue, pending, now, numbered=numbered)
+    queue.departed = 0
+    if found is not None and found.line:
+        queue.ready.lane.records = found.line
+        strays = [record for record in pending if record.key >= LIMIT]
+        queue.admitted = len(found.line) + len(strays) + len(others)
+        _place_pending(queue, strays, now, numbered=True, lane=False)
+    else:
+        queue.admitted = len(records)
+        _place_pending(queue, pending, now, numbered=found is not None)
     for record in pending:
         if record.options.ttl_ms is not None and record.started_ms is None:
             deadlines.push(ttl_due(record), TTL, record)
         if record.custom_id is not None:
             _rebuild_custom_id(queue, record)
-    for record in sorted(others, key=attrgetter("entered_ms")):
+    for record in sorted(others, key=_entered):
         if record.state == ACTIVE:
             queue.active[record.id] = record
             if record.side is not None and record.side.group is not None:
@@ -146,14 +193,20 @@ def _rebuild_queue(
 
 
 def _place_pending(
-    queue: QueueState, records: list[JobRecord], now: int, *, numbered: bool
+    queue: QueueState,
+    records: list[JobRecord],
+    now: int,
+    *,
+    numbered: bool,
+    lane: bool = True,
 ) -> None:
     """Delayed jobs in the order of admission, ready ones in that of becoming ready, as listings
-    show them. What stands in a lane shows by its number, so it must agree in all three."""
+    show them. What stands in a lane shows by its number, so it must agree in all three. Without
+    `lane`, that of priority 0 is taken, and such jobs go to the heap."""
     due_ms, ready_ms, number, anew = 0, 0, -1, False
     apart: list[tuple[int, int, JobRecord]] = []
     # numbered, all have keys that tell nothing but their numbers
-    for record in sorted(records, key=attrgetter("key") if numbered else _admission):
+    for record in sorted(records, key=_key if numbered else _admission):
         seq = seq_of(record) if numbered else None
         if seq is not None:
             # two of one number: from here on new ones, or their order on disk would be another
@@ -171,6 +224,7 @@ def _place_pending(
                 record.run_at_ms < due_ms
                 or record.entered_ms < ready_ms
                 or record.options.lifo
+                or not (lane or record.priority)
                 or (side is not None and side.group is not None)
             ):
                 apart.append((record.entered_ms, seq, record))
@@ -183,6 +237,10 @@ def _place_pending(
         queue.place(record, now, seq)
         if anew:
             mark(queue, record)
+
+
+_key = attrgetter("key")
+_entered = attrgetter("entered_ms")
 
 
 def _stamp(entry: tuple[int, int, JobRecord]) -> tuple[int, int]:

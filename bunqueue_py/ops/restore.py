@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 from ..errors import StorageError
 from ..model.claim import Claim, is_held
 from ..model.failure import Failure, bounded
-from ..model.job import ACTIVE, Delivery, JobRecord
-from ..model.rows import ENTERED, ID, QUEUE, SEQ, STATE, JobRow, record_from
+from ..model.job import ACTIVE, PENDING, Delivery, JobRecord
+from ..model.rows import ID, QUEUE, SEQ, JobRow, record_from
 from ..model.window import RateWindow
 from ..shard.dirty import GROUP_KIND, HELD_KIND
 from ..shard.keys import departed_key
@@ -27,7 +28,7 @@ from .fail import end_run, wait_before_retry
 from .finish import finalize
 from .give_back import give_back
 from .mark import QUEUE_KIND, mark, mark_group, mark_held, mark_new, mark_queue
-from .recover import make_anew
+from .recover import STRAY_SHARE, Found, make_anew
 from .retention import trim
 
 _log = logging.getLogger("bunqueue_py.storage")
@@ -51,7 +52,7 @@ def restore(state: State, recovered: Recovered) -> None:
                 restore_group(_queue_of(state, queue_name), group, body)
     lost: list[JobRecord] = []
     broken: list[StorageError] = []
-    latest = _restore_jobs(state, recovered.jobs, lost, broken)
+    parts, latest = _restore_jobs(state, recovered.jobs, lost, broken)
     shift = max(0, latest - now)
     if shift:
         _turn_back(state, shift)
@@ -60,12 +61,13 @@ def restore(state: State, recovered: Recovered) -> None:
             _restore_held(state, key, body, shift, now)
     for record in lost:
         _hand_out(state, record, now)
-    _take_keys(state.index.values(), now)
-    _remember_starts(state, now)
+    for part in parts.values():
+        _take_keys(part.others, now)
+    _remember_starts(state, parts, now)
     for shard in state.shards.shards:
         with shard.lock:
             shard.gate = BROKEN
-            make_anew(state, shard, numbered=True)
+            make_anew(state, shard, parts)
             shard.gate = OPEN
     _end_lost(state, lost, clean=recovered.clean)
     _bury(state, broken)
@@ -87,28 +89,72 @@ def _restore_jobs(
     rows: Iterable[JobRow | StorageError],
     lost: list[JobRecord],
     broken: list[StorageError],
-) -> int:
-    """Puts the records into the index; returns the latest moment that any of them tells of."""
-    index, queues = state.index, state.queues
-    latest = 0
+) -> tuple[dict[str, Found], int]:
+    """Puts the records into the index; returns them by queue, and the latest moment that any of
+    them tells of."""
+    index = state.index
+    parts: dict[str, Found] = {}
+    latest = told = 0
+    name: str | None = None
+    found: Found
+    queue: QueueState
     for row in rows:
         if row.__class__ is not tuple:
             assert isinstance(row, StorageError)
             broken.append(row)
             continue
-        name = row[QUEUE]
-        queue = queues.get(name) or _queue_of(state, name)
+        told += 1
+        if row[QUEUE] != name:
+            name = row[QUEUE]
+            found = parts.get(name) or parts.setdefault(name, Found(_queue_of(state, name)))
+            queue = found.queue
         record = record_from(row, queue)
-        seq = row[SEQ]
-        record.key = departed_key(seq)
-        if seq > queue.seq:
-            queue.seq = seq
-        if row[ENTERED] > latest:
-            latest = row[ENTERED]
+        seq, entered_ms, options = row[SEQ], record.entered_ms, record.options
         index[row[ID]] = record
-        if row[STATE] == ACTIVE:
-            lost.append(record)
-    return latest
+        if entered_ms > latest:
+            latest = entered_ms
+        if (
+            record.state == PENDING
+            and record.side is None
+            and found.run_at_ms <= record.run_at_ms <= entered_ms
+            and found.entered_ms <= entered_ms
+            and found.seq < seq
+            and not record.priority
+            and not options.lifo
+        ):
+            record.key = found.seq = seq
+            found.run_at_ms, found.entered_ms = record.run_at_ms, entered_ms
+            found.line.append(record)
+            if (
+                options.is_plain
+                and record.custom_id is None
+                and record.unique_key is None
+                and record.started_ms is None
+            ):
+                continue
+        else:
+            record.key = departed_key(seq)
+            if seq > queue.seq:
+                queue.seq = seq
+            if record.state == PENDING:
+                if seq > found.seq:
+                    found.seq = seq
+                else:
+                    found.mixed = True
+                found.strays += not record.priority
+            elif record.state == ACTIVE:
+                lost.append(record)
+        found.others.append(record)
+    for found in parts.values():
+        queue = found.queue
+        queue.seq = max(queue.seq, found.seq)
+        if told != len(index):
+            # a damaged file has an id twice
+            found.mixed = True
+        if found.mixed or found.strays * STRAY_SHARE > len(found.line):
+            found.dissolve()
+            found.others = [r for r in found.others if index[r.id] is r]
+    return parts, latest
 
 
 def _turn_back(state: State, shift: int) -> None:
@@ -192,7 +238,7 @@ def _take_keys(records: Iterable[JobRecord], now: int) -> None:
             record.queue.unique_keys.hold_for(record)
 
 
-def _remember_starts(state: State, now: int) -> None:
+def _remember_starts(state: State, parts: dict[str, Found], now: int) -> None:
     """Fills the windows of rate limits with the starts that the records still tell of."""
     windows: dict[tuple[QueueState, str | None], RateWindow] = {}
     for queue in state.queues.values():
@@ -204,7 +250,7 @@ def _remember_starts(state: State, now: int) -> None:
     if not windows:
         return
     starts: dict[tuple[QueueState, str | None], list[int]] = {key: [] for key in windows}
-    for record in state.index.values():
+    for record in chain.from_iterable(part.others for part in parts.values()):
         if record.started_ms is None:
             continue
         names = {None, None if record.side is None else record.side.group}

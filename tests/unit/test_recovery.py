@@ -28,7 +28,10 @@ from bunqueue_py.errors import (
     StorageFullError,
     StorageLockedError,
 )
+from bunqueue_py.model.rows import row_of
 from bunqueue_py.ops.query import check
+from bunqueue_py.ops.restore import restore
+from bunqueue_py.storage.base import Recovered
 from bunqueue_py.testing import VirtualClock
 from tests.storage_check import check_storage
 from tests.unit.sqlite_files import as_root, crash_copy, fork, mounted, neighbour, posix, remount
@@ -229,6 +232,110 @@ def test_two_jobs_of_one_number_on_disk_are_numbered_anew(bench: Bench) -> None:
     manager = bench.open()
     manager = bench.reopen(manager)
     assert sorted(pulled(manager).id for _ in ids) == sorted(ids)
+
+
+@pytest.mark.parametrize("plain_before", [0, 3, 24])
+@pytest.mark.parametrize(
+    "special",
+    [
+        {"custom_id": "c"},
+        {"deduplication": Deduplication("k", ttl=100)},
+        {"ttl": 60},
+        {"priority": 5},
+        {"priority": -5},
+        {"lifo": True},
+        {"delay": 0.5},
+        {"group": "g"},
+        {"tags": ["t"]},
+    ],
+    ids=lambda special: next(iter(special)),
+)
+def test_one_job_unlike_the_others_takes_its_turn_after_a_kill_as_before(
+    bench: Bench, special: dict[str, Any], plain_before: int
+) -> None:
+    with QueueManager(clock=bench.clock, background=False) as unharmed:
+        manager = bench.open()
+        for each in (unharmed, manager):
+            for n in range(plain_before):
+                each.push("q", n)
+            each.push("q", "special", **special)
+            for n in range(3):
+                each.push("q", 10 + n)
+        manager = bench.reopen(manager)
+        for each in (unharmed, manager):
+            again = each.push("q", "again", **special)
+            assert again.duplicate is ("custom_id" in special or "deduplication" in special)
+            each.push("q", "last")
+        bench.clock.advance(seconds=1)
+        lists = [
+            [job.data for job in each.get_jobs("q", "waiting")] for each in (unharmed, manager)
+        ]
+        assert lists[0] == lists[1]
+        turns = [
+            [pulled(each).data for _ in range(plain_before + 5)] for each in (unharmed, manager)
+        ]
+        assert turns[0] == turns[1]
+        check_storage(manager, str(bench.path))
+
+
+@pytest.mark.parametrize("unlike", [False, True])
+def test_a_ttl_and_a_key_of_a_job_among_many_go_on_after_a_kill(bench: Bench, unlike: bool) -> None:
+    manager = bench.open()
+    if unlike:
+        manager.push("q", "unlike", priority=-1)
+    manager.push("q", "before")
+    brief = manager.push("q", "brief", ttl=60)
+    keyed = manager.push("q", "keyed", deduplication=Deduplication("k"), custom_id="c")
+    manager.push("q", "after")
+    manager = bench.reopen(manager)
+    assert manager.counts("q").waiting == 4 + unlike
+    assert manager.push("q", 1, deduplication=Deduplication("k")).id == keyed.id
+    assert manager.push("q", 1, custom_id="c").id == keyed.id
+    bench.clock.advance(seconds=61)
+    manager.run_pending()
+    assert manager.get_state(brief.id) == "failed"
+    assert [pulled(manager).data for _ in range(3)] == ["before", "keyed", "after"]
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ("run_at = run_at + 5, entered = entered + 5", 3),
+        ("run_at = run_at - 5", 1),
+        ("run_at = run_at + 5", 3),
+        ("entered = entered + 5", 3),
+        ("seq = 9", 3),
+    ],
+)
+def test_rows_that_do_not_agree_in_their_order_are_listed_by_their_moments(
+    bench: Bench, change: str, place: int
+) -> None:
+    manager = bench.open()
+    ids = [manager.push("q", n).id for n in range(4)]
+    bench.kill(manager)
+    with closing(sqlite3.connect(bench.path)) as connection, connection:
+        connection.execute(f"UPDATE jobs SET {change} WHERE id = ?", (ids[1],))
+    bench.clock.advance(seconds=1)
+    manager = bench.open()  # and all of its structures are checked
+    listed = [ids[0], ids[2], ids[3]]
+    listed.insert(place, ids[1])
+    assert [job.id for job in manager.get_jobs("q", "waiting")] == listed
+    new = manager.push("q", "new")
+    check(manager._state)
+    assert [pulled(manager).id for _ in range(5)][-1] == new.id
+
+
+def test_an_id_that_a_damaged_storage_tells_twice_is_one_job() -> None:
+    with QueueManager(background=False) as source:
+        state = source._state
+        ids = [source.push("q", n).id for n in range(3)]
+        rows = [row_of(state.index[job_id], n) for n, job_id in enumerate(ids, 1)]
+        again = row_of(state.index[ids[0]], 4)
+    with QueueManager(background=False) as manager:
+        restore(manager._state, Recovered(True, [*rows, again], []))
+        check(manager._state)
+        assert manager.counts("q").waiting == 3
+        assert {pulled(manager).id for _ in range(3)} == set(ids)
 
 
 def test_names_and_settings_survive_a_kill(bench: Bench) -> None:

@@ -3,7 +3,7 @@
 import json
 import sqlite3
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +28,7 @@ from bunqueue_py.model.rows import (
 )
 from bunqueue_py.model.side import AttemptRow, Letter
 from bunqueue_py.storage.sqlite import schema
+from bunqueue_py.storage.sqlite.recovery import stored_jobs
 from bunqueue_py.storage.sqlite.rows import (
     ABSENT,
     COLUMNS,
@@ -494,6 +495,28 @@ def test_a_row_that_cannot_be_understood_says_so_and_is_kept_as_it_is(raw: Any) 
     assert caught.value.raw is raw
     assert isinstance(caught.value, StorageError)
     assert decoder.row(broken())[DATA] == b"{}"  # and the next one is not the worse for it
+
+
+class Told:
+    """Stands for a connection to a file with those rows."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self.rows = rows
+
+    def execute(self, statement: str, parameters: Any = ()) -> Any:
+        if "COUNT" in statement:
+            return SimpleNamespace(fetchone=lambda: (len(self.rows),))
+        return iter(self.rows) if "FROM jobs" in statement else SimpleNamespace(fetchone=list)
+
+
+@pytest.mark.parametrize("raw", WRONG_ROWS.values(), ids=WRONG_ROWS)
+def test_a_row_among_many_that_cannot_be_understood_costs_no_other(raw: Any) -> None:
+    good, others = broken(), broken(priority=7)
+    told: Any = Told([good, good, raw, good, others, good])
+    found = list(stored_jobs(told, RowDecoder(DEFAULT), "jobs.db"))
+    assert isinstance(found.pop(2), UndecodableRowError)
+    decoder = RowDecoder(DEFAULT)
+    assert found == [decoder.row(row) for row in (good, good, good, others, good)]
 
 
 # -- statements ------------------------------------------------------------------------------------

@@ -12,8 +12,10 @@ from typing import Any
 
 from ...durations import shown
 from ...errors import StorageError
+from ...model.job import PENDING
 from ...model.rows import DATA, JobRow
 from .connection import explained
+from .meta import LIMIT
 from .rows import ABSENT, COLUMNS, RowDecoder, UndecodableRowError, text_of
 
 _log = logging.getLogger("bunqueue_py.storage")
@@ -41,8 +43,9 @@ def stored_jobs(
     """Every job with its payload, about in the order of admission; in the place of one that cannot
     be understood an `UndecodableRowError`. Says in the log how far it is. Raises `StorageError` if
     the file cannot be read on."""
-    decode = decoder.row
+    decode, plain = decoder.row, decoder.plain
     done, last = 0, _BEFORE_ALL
+    latest, head = None, None
     try:
         (total,) = connection.execute("SELECT COUNT(*) FROM jobs").fetchone()
         while True:
@@ -52,7 +55,45 @@ def stored_jobs(
                     done += 1
                     if done % PROGRESS_EVERY == 0:
                         _log.info("%s: read %s of %s jobs", path, f"{done:,}", f"{total:,}")
-                    if raw[_DATA_COLUMN].__class__ is not bytes:
+                    job_id, queue, seq, state, priority, run_at, entered, meta, data, result = raw
+                    if meta != latest:
+                        # most rows are of the same kind as the one before
+                        head = plain.get(meta)
+                        latest = meta
+                    if (
+                        head is not None
+                        and state == PENDING
+                        and priority == 0
+                        and result == ABSENT
+                        and data.__class__ is bytes
+                        and job_id.__class__ is queue.__class__ is str
+                        and seq.__class__ is run_at.__class__ is entered.__class__ is int
+                        and 0 <= (seq | run_at | entered) < LIMIT
+                    ):
+                        # what `decode` would make of it, without the call
+                        name, options = head
+                        yield (
+                            job_id,
+                            queue,
+                            seq,
+                            PENDING,
+                            0,
+                            run_at,
+                            entered,
+                            entered,
+                            None,
+                            0,
+                            name,
+                            options,
+                            None,
+                            None,
+                            None,
+                            data,
+                            None,
+                            -1,
+                        )
+                        continue
+                    if data.__class__ is not bytes:
                         raw = _with_payload(connection, raw)
                     try:
                         row = decode(raw)
@@ -60,6 +101,7 @@ def stored_jobs(
                         yield error
                     else:
                         yield _missing(raw) if row[DATA] is None else row
+                    head = plain.get(meta)
                 return
             except sqlite3.OperationalError as error:
                 if not _is_of_text(error):

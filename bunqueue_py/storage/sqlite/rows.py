@@ -168,13 +168,13 @@ class RowDecoder:
     `default` are the options of a job that was given none; they tell the bound on timelines.
     """
 
-    __slots__ = ("_default", "_options", "_plain")
+    __slots__ = ("_default", "_options", "plain")
 
     def __init__(self, default: Options) -> None:
         self._default = default
         self._options: dict[str, Options] = {"": default}
-        # the whole meta of jobs of which there is nothing else to say
-        self._plain: dict[Any, tuple[str, Options]] = {}
+        #: the whole meta of jobs of which there is nothing else to say: their name and options
+        self.plain: dict[Any, tuple[str, Options]] = {}
 
     def row(self, raw: tuple[Any, ...]) -> JobRow:
         """The row that those values of `COLUMNS` were made of. Raises `UndecodableRowError`."""
@@ -200,7 +200,7 @@ class RowDecoder:
         created, started, attempts, size = entered, None, 0, -1
         custom_id = claim = side = None
         try:
-            name, options = self._plain[meta]
+            name, options = self.plain[meta]
         except KeyError:
             try:
                 name, options, *rest = _parsed(text_of(meta))
@@ -216,9 +216,9 @@ class RowDecoder:
             except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
                 raise _undecodable(raw, str(error)) from error
             if not rest:
-                if len(self._plain) >= _CACHE_SIZE:
-                    self._plain.clear()
-                self._plain[meta] = name, options
+                if len(self.plain) >= _CACHE_SIZE:
+                    self.plain.clear()
+                self.plain[meta] = name, options
         return (
             job_id,
             queue,
