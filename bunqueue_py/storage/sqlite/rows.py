@@ -46,6 +46,11 @@ KEEP = 1
 
 _CACHE_SIZE = 1024
 
+_ROOM = " " * 34 + "]"
+"""The end of the meta of a job that waits: room for what its start and its end will add. SQLite
+writes a row that is as long as before over the old one; where all the rows of full pages become
+longer, it has to divide the pages, which costs more than all the rest of it."""
+
 
 class UndecodableRowError(StorageError):
     """A row of the file cannot be understood; `raw` is the row as it was read."""
@@ -124,7 +129,7 @@ class RowEncoder:
             elif created != entered or attempts or size >= 0:
                 meta = f"{head},{created},null,{attempts},{size}]"
             else:
-                meta = head + "]"
+                meta = head + _ROOM
             if not meta.isascii():
                 meta = bindable(meta)
             if result is not None:
