@@ -16,16 +16,24 @@ QUEUE_KIND = "queue"
 LAST_SEQ = LIMIT - 1
 
 
-# The first three are on the way of every job, and do without `seq_of` for the keys of most.
+# The first three are on the way of every job: they do without `seq_of` for the keys of most, and
+# do what `Dirty.add` and `Dirty.mark` do in line.
 
 
 def mark_new(queue: QueueState, record: JobRecord) -> None:
     """The record has come in, and has its place."""
     dirty = queue.shard.dirty
     if dirty is not None:
-        key = record.key
-        seq = key & LAST_SEQ if 0 <= key < HEAPED else seq_of(record) or 0
-        dirty.add(row_of(record, seq), record.data)
+        if not dirty.touched:
+            dirty.begin()
+        key, job_id, data = record.key, record.id, record.data
+        # in this order: an exception between must not leave a mark that no removal takes back
+        dirty.fresh.add(job_id)
+        if len(data) > INLINE_BYTES:
+            dirty.payloads[job_id] = data
+        dirty.jobs[job_id] = row_of(
+            record, key & LAST_SEQ if 0 <= key < HEAPED else seq_of(record) or 0
+        )
 
 
 def mark(queue: QueueState, record: JobRecord) -> None:
@@ -33,8 +41,13 @@ def mark(queue: QueueState, record: JobRecord) -> None:
     dirty = queue.shard.dirty
     if dirty is not None:
         key = record.key
-        seq = key & LAST_SEQ if 0 <= key < HEAPED else seq_of(record) or 0
-        dirty.mark(row_of(record, seq))
+        row = row_of(record, key & LAST_SEQ if 0 <= key < HEAPED else seq_of(record) or 0)
+        if record.result_size >= 0:
+            dirty.mark(row)
+            return
+        if not dirty.touched:
+            dirty.begin()
+        dirty.jobs[record.id] = row
 
 
 def mark_completed(queue: QueueState, record: JobRecord, result: bytes | None) -> None:
@@ -42,8 +55,11 @@ def mark_completed(queue: QueueState, record: JobRecord, result: bytes | None) -
     dirty = queue.shard.dirty
     if dirty is not None:
         key = record.key
-        seq = key & LAST_SEQ if 0 <= key < HEAPED else seq_of(record) or 0
-        dirty.mark(row_of(record, seq, result))
+        row = row_of(record, key & LAST_SEQ if 0 <= key < HEAPED else seq_of(record) or 0, result)
+        if not dirty.touched:
+            dirty.begin()
+        # nothing to keep of an older row: the result is here, or stands apart, or there is none
+        dirty.jobs[record.id] = row
         if result is not None and (dirty.results or len(result) > INLINE_BYTES):
             dirty.result(record.id, result, -1)
 

@@ -30,7 +30,7 @@ from bunqueue_py.storage.sqlite.opening import open_database
 from bunqueue_py.storage.sqlite.unflushed import Places
 from bunqueue_py.storage.sqlite.writer import Writer
 
-CUT_ROWS = 2000
+CUT_ROWS = 1000
 
 
 class _Queue:

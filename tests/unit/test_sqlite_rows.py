@@ -3,6 +3,8 @@
 import json
 import sqlite3
 import sys
+from contextlib import closing
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -108,6 +110,18 @@ def worn_record() -> JobRecord:
     return record
 
 
+def first_cell(connection: sqlite3.Connection, path: Path) -> int:
+    """How many bytes the only row of `jobs` takes: what the first byte of its cell says."""
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    (page,) = connection.execute(
+        "SELECT rootpage FROM sqlite_schema WHERE name = 'jobs'"
+    ).fetchone()
+    (size,) = connection.execute("PRAGMA page_size").fetchone()
+    content = path.read_bytes()[(page - 1) * size : page * size]
+    at = int.from_bytes(content[8:10], "big")
+    return (content[at] & 0x7F) << 7 | content[at + 1] if content[at] & 0x80 else content[at]
+
+
 # -- the form on disk: a change here is a change of the schema -------------------------------------
 
 
@@ -120,10 +134,26 @@ def test_a_plain_jobs_row_says_nothing_twice() -> None:
         5,
         1000,
         1000,
-        '["welcome",""]',
+        '["welcome",""' + 34 * " " + "]",
         b"{}",
         ABSENT,
     ]
+
+
+def test_a_plain_job_takes_as_many_bytes_in_the_file_whatever_becomes_of_it(tmp_path: Path) -> None:
+    # then SQLite writes the new row over the old one, and divides no page
+    now = 1_800_000_000_000
+    record = new_record()
+    record.created_ms = record.run_at_ms = record.entered_ms = now
+    sizes = []
+    with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as connection:
+        schema.create(connection)
+        put = Statements(variable_limit(connection)).put_jobs
+        for state, started in ((PENDING, None), (ACTIVE, now + 1), (COMPLETED, now + 1)):
+            record.state, record.started_ms = state, started
+            connection.execute(*put.filled(encoded(row_of(record, 3))))
+            sizes.append(first_cell(connection, tmp_path / "jobs.db"))
+    assert sizes == sizes[:1] * 3
 
 
 def test_a_completed_jobs_row_brings_its_result() -> None:

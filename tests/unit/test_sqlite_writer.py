@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bunqueue_py.errors import StorageError, StorageFullError, WaitTimeoutError
-from bunqueue_py.model.rows import INLINE_BYTES
+from bunqueue_py.model.rows import INLINE_BYTES, Marks
 from bunqueue_py.storage.sqlite import commits, desk
 from bunqueue_py.storage.sqlite.desk import GROUP_WAIT, TIDY, WRITE, Desk
 from bunqueue_py.storage.sqlite.statements import MAX_ROWS
@@ -829,6 +829,64 @@ def test_a_slow_commit_is_believed_at_once_and_a_fast_one_little_by_little(table
     assert table.room == pytest.approx(500)
     table.landed(1, 10_000, 5.0, 5.1)
     assert table.room == pytest.approx(500 + 0.1 * 4500)
+
+
+def test_a_small_commit_that_was_quick_enough_does_not_say_that_there_is_less_room(
+    table: Desk,
+) -> None:
+    for _ in range(100):
+        table.landed(1, 10_000, 5.0, 5.1)
+    room = table.room
+    table.landed(1, 300, 5.0, 5.02)  # 15,000 rows/s, if it had not waited for disk and GIL
+    assert table.room == room
+    table.landed(1, 300, 5.0, 5.03)
+    assert table.room == pytest.approx(500)
+
+
+def test_in_a_flood_the_writer_gathers_anew_after_each_commit(table: Desk) -> None:
+    table.marked(5.0)
+    table.begin_cut()
+    table.marked(5.001)
+    table.landed(1, 500, 5.0, 5.02)
+    assert table.due(5.02) == (WRITE, pytest.approx(0.01))
+    table.hurry()
+    assert table.due(5.02) == (WRITE, 0.0)
+
+
+def test_a_long_interval_is_not_kept_twice() -> None:
+    table = Desk(1.0, 0.1)
+    table.begin_cut()
+    table.marked(5.0)
+    table.landed(1, 500, 5.98, 5.99)
+    assert table.due(5.99) == (WRITE, pytest.approx(0.025))
+
+
+def test_what_is_in_flight_does_not_hurry_the_next_cut(bench: Bench) -> None:
+    writer = bench.writer
+    writer._threaded, writer._desk.room = True, 1e9
+    writer._held = Marks(dict.fromkeys(map(str, range(desk.CUT_ROWS))), {}, {}, {})
+    bench.add("a")
+    writer.admit()
+    assert writer._desk.due(bench.clock.now) == (WRITE, pytest.approx(0.01))
+    bench.add_many(desk.CUT_ROWS)
+    bench.clock.now += 0.001  # so often it is looked at
+    writer.admit()
+    assert writer._desk.due(bench.clock.now) == (WRITE, 0.0)
+
+
+def test_nobody_who_waits_is_kept_waiting_for_more_to_gather(table: Desk) -> None:
+    table.begin_cut()
+    table.marked(5.001)
+    table.landed(1, 500, 5.0, 5.02)
+    table.watch(2, lambda: None, force=False)
+    assert table.due(5.02) == (WRITE, 0.0)
+
+
+def test_a_writer_that_is_slow_does_not_gather_first(table: Desk) -> None:
+    table.begin_cut()
+    table.marked(5.001)
+    table.landed(1, 500, 5.0, 5.03)
+    assert table.due(5.03) == (WRITE, 0.0)
 
 
 # -- the log and the space -------------------------------------------------------------------------

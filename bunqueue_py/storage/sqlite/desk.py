@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from math import ceil
+from math import ceil, inf
 
 from ...clock import Clock
 from ...errors import StorageError
@@ -71,7 +71,9 @@ class Desk:
         "_held_up",
         "_hurry",
         "_interval",
+        "_landed_at",
         "_lock",
+        "_pause",
         "_retry_at",
         "_rung",
         "_tickets",
@@ -94,6 +96,8 @@ class Desk:
         #: the writer sleeps because there is nothing to write
         self._asleep = False
         self._interval = interval
+        self._landed_at = -inf
+        self._pause = min(interval, max_lag / 4)
         self.max_lag = max_lag
         self.cut = 1
         self.committed = 0
@@ -198,7 +202,9 @@ class Desk:
                     return WRITE, 0.0
                 return WRITE, max(0.0, self._expected_until - now)
             if self.first_at is not None:
-                ready = self.first_at + self._interval
+                # not upon the end of the last commit: in a flood they would follow one another,
+                # and the more there are, the fewer jobs take one row from their push to their end
+                ready = max(self.first_at + self._interval, self._landed_at + self._pause)
                 if self._expected:
                     # those who were served may be back by then
                     ready = min(ready, self._expected_until)
@@ -239,8 +245,14 @@ class Desk:
             self.failing = None
             self._backoff = 0.0
             self._forced = False
-            if rows >= _MIN_ROWS and now > began:
-                able = rows / (now - began) * self.max_lag / 2
+            took, quarter = now - began, self.max_lag / 4
+            slow = took > quarter
+            # a starved writer has no time to lose
+            self._landed_at = -inf if slow else now
+            # A small commit that was quick enough does not tell how long a great one would take:
+            # most of its time it may have waited for the disk and the GIL.
+            if took > 0 and rows >= _MIN_ROWS and (slow or rows >= self.room / 2):
+                able = rows / took * self.max_lag / 2
                 self.room = max(MIN_ROOM, min(able, self.room + _GROWTH * (able - self.room)))
             if rows:
                 self._tidy_at = now + IDLE_AFTER

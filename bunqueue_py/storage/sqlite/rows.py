@@ -3,8 +3,9 @@
 | column | holds |
 | ------ | ----- |
 | id, queue, seq, state, priority, run_at, entered | what can be searched for; moments in ms |
-| meta | JSON: [name, options], where nothing else is to be said; otherwise also created, started, |
-|      | attempts made, size of the result (-1: none); then also custom id, claim, side |
+| meta | JSON: [name, options], where nothing else is to be said, with spaces behind it; otherwise |
+|      | also created, started, attempts made, size of the result (-1: none); then also custom id, |
+|      | claim, side |
 | data | the payload; 0 where it stands in the table `payloads` |
 | result | the result; 0 where there is none, or it stands in `results` |
 
@@ -45,6 +46,11 @@ KEEP = 1
 """Bound for a result that is on disk and stays."""
 
 _CACHE_SIZE = 1024
+
+_ROOM = " " * 34 + "]"
+"""The end of the meta of a job that waits: room for what its start and its end will add. SQLite
+writes a row that is as long as before over the old one; where all the rows of full pages become
+longer, it has to divide the pages, which costs more than all the rest of it."""
 
 
 class UndecodableRowError(StorageError):
@@ -90,7 +96,11 @@ class RowEncoder:
 
     def add(self, rows: Iterable[JobRow], into: list[Any]) -> None:
         """Appends the values of `COLUMNS` for each row."""
-        last_name, last_options, head = None, None, ""
+        # Most rows are of the same kind, and many of the same millisecond, as the one before.
+        last_name = last_options = last_created = last_started = last_attempts = last_size = None
+        head = ""
+        waiting: str | bytearray = ""
+        timed: str | bytearray = ""
         for (
             job_id,
             queue,
@@ -112,21 +122,28 @@ class RowEncoder:
             size,
         ) in rows:
             if name is not last_name or options is not last_options:
-                # most rows are of the same kind as the one before
                 head = self._head(name, options)
-                last_name, last_options = name, options
+                waiting = bindable(head + _ROOM)
+                last_name, last_options, last_started = name, options, None
             if custom_id is not None or claim is not None or side is not None:
                 parts = None if side is None else side_parts(side)
                 rest = [created, started, attempts, size, custom_id, claim, parts]
-                meta: Any = f"{head},{''.join(encode(rest, 0))[1:]}"
+                meta = bindable(f"{head},{''.join(encode(rest, 0))[1:]}")
             elif started is not None:
-                meta = f"{head},{created},{started},{attempts},{size}]"
+                if (
+                    started != last_started
+                    or created != last_created
+                    or attempts != last_attempts
+                    or size != last_size
+                ):
+                    timed = bindable(f"{head},{created},{started},{attempts},{size}]")
+                    last_created, last_started = created, started
+                    last_attempts, last_size = attempts, size
+                meta = timed
             elif created != entered or attempts or size >= 0:
-                meta = f"{head},{created},null,{attempts},{size}]"
+                meta = bindable(f"{head},{created},null,{attempts},{size}]")
             else:
-                meta = head + "]"
-            if not meta.isascii():
-                meta = bindable(meta)
+                meta = waiting
             if result is not None:
                 kept: Any = bytearray(result)
             else:

@@ -32,11 +32,11 @@ class SqliteStorage:
     closed another may. A relative path is that of the current folder of now.
 
     `flush_interval`: how long changes are gathered before they are written together; a crash loses
-    what is younger than that or than one commit. `max_lag` (from 1 ms): whoever changes something
-    waits once the oldest change that is not on disk is that old, so it also bounds
-    `flush_interval` in a busy program. `max_unflushed`: how many changes may wait while the disk
-    fails, 1 to 100,000,000; after that pushes are refused. `lock_timeout`: how long to wait for
-    another manager to let the file go (`None`: without end). `unflushed_dir`: a folder for what
+    what is younger than that and the commits before and after it. `max_lag` (from 1 ms): whoever
+    changes something waits once the oldest change that is not on disk is that old, so it also
+    bounds `flush_interval` in a busy program. `max_unflushed`: how many changes may wait while the
+    disk fails, 1 to 100,000,000; after that pushes are refused. `lock_timeout`: how long to wait
+    for another manager to let the file go (`None`: without end). `unflushed_dir`: a folder for what
     could not be written at close, if it cannot stand beside the file.
 
     Raises `ValidationError` naming the option.

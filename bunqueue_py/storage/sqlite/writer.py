@@ -149,10 +149,11 @@ class Writer:
                 self.step()
             return
         self._look_at = now + _LOOK_EVERY
-        rows = self._unwritten_rows()
+        marked = self._count()
+        rows = marked + self._held.size()
         if rows >= self._max_unflushed:
             self.troubled = True
-        if rows >= CUT_ROWS:
+        if marked >= CUT_ROWS:
             desk.hurry()
         while True:
             bell = None if _is_exempt() else desk.hold_up(rows, self._now())
