@@ -196,11 +196,10 @@ class OptionsCache:
         if len(given) == 1:
             if "custom_id" in given:
                 custom_id = given["custom_id"]
-                # most ids are seen to be good without a call
+                # most ids are seen to be good without a call of ours
                 if (
                     custom_id.__class__ is str
-                    and custom_id.isascii()
-                    and "\0" not in custom_id
+                    and custom_id.isprintable()
                     and 0 < len(custom_id) <= MAX_NAME
                 ):
                     return self.default, 0, NAMED, custom_id, None, None

@@ -65,8 +65,8 @@ def checked_key(value: object) -> tuple[str | None, AnyClaim]:
             return None, None
         raise ValidationError(f"deduplication must be a Deduplication, not {shown(value)}")
     key, ttl, mode, hold = value._terms
-    # most keys are seen to be good without a call
-    if key.__class__ is not str or not key.isascii() or "\0" in key or not 0 < len(key) <= MAX_NAME:
+    # most keys are seen to be good without a call of ours
+    if key.__class__ is not str or not key.isprintable() or not 0 < len(key) <= MAX_NAME:
         key = checked_name(key, "deduplication: key")
     if ttl is None:
         if mode is DEFAULT_MODE and hold is DEFAULT_HOLD:

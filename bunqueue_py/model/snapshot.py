@@ -11,6 +11,8 @@ from .job import ACTIVE, REMOVED, JobRecord
 from .options import Options
 from .side import SideView, side_view
 
+_WAITING, _PRIORITIZED = JobState.WAITING, JobState.PRIORITIZED
+
 UNREAD: Any = object()
 """The payload of a snapshot that nobody has decoded yet."""
 
@@ -73,8 +75,7 @@ class JobSnapshot:
 
 
 def fields_of(record: JobRecord, state: JobState) -> tuple[Any, ...]:
-    """What a snapshot has read of the record. The short ways of push and pull lay it out in line,
-    from what they have at hand."""
+    """What a snapshot has read of the record."""
     side = record.side
     return (
         record.queue.name,
@@ -90,5 +91,27 @@ def fields_of(record: JobRecord, state: JobState) -> tuple[Any, ...]:
         record.attempts_made,
         record.custom_id,
         None if side is None else side_view(side),
+        record.unique_key,
+    )
+
+
+def new_fields(record: JobRecord, queue_name: str, now: int) -> tuple[Any, ...]:
+    """What `fields_of` reads of a record that was admitted now, is ready, and has nothing of its
+    own but names: on the way of nearly every job, and from what is at hand there."""
+    priority = record.priority
+    return (
+        queue_name,
+        record.name,
+        record.options,
+        record.data,
+        priority,
+        _PRIORITIZED if priority > 0 else _WAITING,
+        now,
+        now,
+        None,
+        None,
+        0,
+        record.custom_id,
+        None,
         record.unique_key,
     )

@@ -10,7 +10,7 @@ from ..durations import shown
 from ..errors import SerializationError, ValidationError
 from ..model.checks import checked_iterable
 from ..model.job import JobRecord
-from ..model.options import MAX_BATCH, JobSpec
+from ..model.options import MAX_BATCH, JobSpec, Options
 from ..model.own import Own
 from ..shard.queue_state import QueueState
 from ..state import State
@@ -74,21 +74,28 @@ def draft(
     state: State, queue: QueueState | None, name: str, data: Any, options: dict[str, Any]
 ) -> tuple[JobRecord, Own | None]:
     """A record that nobody knows yet: everything that can be refused has been looked at."""
+    if not options:
+        return new_record(state, queue, name, data, state.options.default, 0), None
+    shared, priority, own, custom_id, key, claim = state.options.resolve(options, state.wall)
+    record = new_record(state, queue, name, data, shared, priority)
+    if own is not None:
+        record.custom_id, record.unique_key, record.claim = custom_id, key, claim
+    return record, own
+
+
+def new_record(
+    state: State, queue: QueueState | None, name: str, data: Any, shared: Options, priority: int
+) -> JobRecord:
+    """The record of those options, when its name and data are found to be good."""
     cache = state.options
-    if options:
-        shared, priority, own, custom_id, key, claim = cache.resolve(options, state.wall)
-    else:
-        shared, priority, own = cache.default, 0, None
     try:
         name = cache.names[name]
     except (KeyError, TypeError):
         name = cache.name(name)
+    # what `encode` does, in line
     encoded = state.dumps(data)
     if encoded.__class__ is not bytes:
         raise no_bytes(state, encoded)
     if len(encoded) > state.max_data_bytes:
         raise too_large(state, "data", len(encoded))
-    record = JobRecord(state.new_id(), queue, name, shared, priority, encoded)
-    if own is not None:
-        record.custom_id, record.unique_key, record.claim = custom_id, key, claim
-    return record, own
+    return JobRecord(state.new_id(), queue, name, shared, priority, encoded)

@@ -7,23 +7,21 @@ from typing import Any
 
 from ..errors import GroupFullError, StorageError
 from ..model.checks import MAX_NAME, checked_name, checked_queue_name
-from ..model.job import JobRecord
+from ..model.claim import Claim
 from ..model.options import JobSpec
 from ..model.own import NAMED, checked_key
-from ..model.snapshot import JobSnapshot
+from ..model.snapshot import JobSnapshot, new_fields
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
-from ..types import DEFAULT_HOLD, DEFAULT_MODE, Deduplication, JobState
+from ..types import DEFAULT_HOLD, DEFAULT_MODE, Deduplication
 from .admit import admitted, group_full
 from .commit import cut_short, first_durable, refuse, settle
-from .draft import draft, draft_batch, no_bytes, too_large
+from .draft import draft, draft_batch, new_record
 from .draft import encode as encode
 from .finish import emit
 from .mark import mark_new
 from .recover import enter
-
-_WAITING, _PRIORITIZED = JobState.WAITING, JobState.PRIORITIZED
 
 
 def find_queue(state: State, name: object) -> QueueState:
@@ -46,7 +44,10 @@ def push(
     queue = state.queues.get(queue_name)
     if queue is None:
         checked_queue_name(queue_name)
-    record, own = draft(state, queue, name, data, options)
+    if options:
+        record, own = draft(state, queue, name, data, options)
+    else:
+        record, own = new_record(state, queue, name, data, state.options.default, 0), None
     durable = False
     if storage is not None:
         durable = record.options.durable
@@ -84,27 +85,7 @@ def push(
                 ready.admit(record, queue.seq)
             if shard.dirty is not None:
                 mark_new(queue, record)
-            # fields_of, in line
-            job = state.view(
-                record.id,
-                None,
-                (
-                    queue.name,
-                    record.name,
-                    record.options,
-                    record.data,
-                    priority,
-                    _PRIORITIZED if priority > 0 else _WAITING,
-                    now,
-                    now,
-                    None,
-                    None,
-                    0,
-                    None,
-                    None,
-                    None,
-                ),
-            )
+            job = state.view(record.id, None, new_fields(record, queue.name, now))
         else:
             job = admitted(state, queue, record, own, now)
         shard.gate = OPEN
@@ -131,12 +112,13 @@ def push_named(
     queue = state.queues.get(queue_name)
     if queue is None:
         checked_queue_name(queue_name)
-    # most names are seen to be good without a call
+    # most names are seen to be good without a call of ours: what can be printed has no NUL and
+    # no half of a character
     if custom_id is not None and (
         custom_id.__class__ is not str
-        or not custom_id.isascii()
-        or "\0" in custom_id
-        or not 0 < len(custom_id) <= MAX_NAME
+        or not custom_id.isprintable()
+        or not custom_id
+        or len(custom_id) > MAX_NAME
     ):
         custom_id = checked_name(custom_id, "custom_id")
     key: str | None
@@ -149,27 +131,19 @@ def push_named(
         key, claim, mode, hold = deduplication._terms
         if (
             key.__class__ is not str
-            or not key.isascii()
-            or "\0" in key
-            or not 0 < len(key) <= MAX_NAME
+            or not key.isprintable()
+            or not key
+            or len(key) > MAX_NAME
             or mode is not DEFAULT_MODE
             or hold is not DEFAULT_HOLD
-            or (claim is not None and (claim.__class__ is not int or not 0 < claim <= 86_400))
         ):
             key, claim = checked_key(deduplication)
         elif claim is not None:
-            claim *= 1000
-    cache = state.options
-    try:
-        name = cache.names[name]
-    except (KeyError, TypeError):
-        name = cache.name(name)
-    encoded = state.dumps(data)
-    if encoded.__class__ is not bytes:
-        raise no_bytes(state, encoded)
-    if len(encoded) > state.max_data_bytes:
-        raise too_large(state, "data", len(encoded))
-    record = JobRecord(state.new_id(), queue, name, cache.default, 0, encoded)
+            if claim.__class__ is not int or claim <= 0 or claim > 86_400:
+                key, claim = checked_key(deduplication)
+            else:
+                claim *= 1000
+    record = new_record(state, queue, name, data, state.options.default, 0)
     storage = state.storage
     if storage is not None and storage.troubled:
         refuse(state, durable=False)
@@ -186,9 +160,10 @@ def push_named(
             enter(state, shard)
         now = state.now()
         shard.gate = BROKEN
+        owners = queue.unique_keys.owners
         if (
             (custom_id is None or custom_id not in queue.custom_ids)
-            and (key is None or key not in queue.unique_keys.owners)
+            and (key is None or key not in owners)
             and not state.events.any
             and not queue.waiters.line
         ):
@@ -200,34 +175,15 @@ def push_named(
             if custom_id is not None:
                 queue.custom_ids[custom_id] = record
             if key is not None:
-                if claim is None or claim.__class__ is int:
-                    queue.unique_keys.owners[key] = record
-                else:
+                if claim.__class__ is Claim:
                     queue.unique_keys.take_new(record, now)
+                else:
+                    owners[key] = record
             record.key = queue.seq
             queue.ready.lane.records.append(record)
             if shard.dirty is not None:
                 mark_new(queue, record)
-            job = state.view(
-                record.id,
-                None,
-                (
-                    queue.name,
-                    name,
-                    cache.default,
-                    encoded,
-                    0,
-                    _WAITING,
-                    now,
-                    now,
-                    None,
-                    None,
-                    0,
-                    custom_id,
-                    None,
-                    key,
-                ),
-            )
+            job = state.view(record.id, None, new_fields(record, queue.name, now))
         else:
             job = admitted(state, queue, record, NAMED, now)
         shard.gate = OPEN
@@ -296,28 +252,7 @@ def push_batch(
                     queue.ready.append(record, queue.seq)
                 else:
                     queue.ready.admit(record, queue.seq)
-                jobs.append(
-                    view(
-                        record.id,
-                        None,
-                        (
-                            queue.name,
-                            record.name,
-                            record.options,
-                            record.data,
-                            priority,
-                            _PRIORITIZED if priority > 0 else _WAITING,
-                            now,
-                            now,
-                            None,
-                            None,
-                            0,
-                            record.custom_id,
-                            None,
-                            record.unique_key,
-                        ),
-                    )
-                )
+                jobs.append(view(record.id, None, new_fields(record, queue.name, now)))
                 if shard.dirty is not None:
                     mark_new(queue, record)
             else:
