@@ -101,7 +101,6 @@ from .types import Report as FileReport
 _log = logging.getLogger("bunqueue_py.manager")
 
 EXIT_TIMEOUT = 5.0
-_STEPPING = f"{__package__}.testing"
 _LOCKING = frozenset(f"{__package__}.{room}" for room in ("ops", "shard", "stores", "tasks"))
 DEFAULT_LOCK = 30
 _STATE_NAMES = ", ".join(query.ALL_STATES)
@@ -132,6 +131,10 @@ class QueueManager:
     ...         manager.pull("sums").data
     [1, 2, 3]
     """
+
+    _calls_handlers: str | None = None
+    """The package that calls handlers and listeners on a stack which holds no lock, though it may
+    have come out of a wait of ours; `None` where that is done by threads."""
 
     def __init__(
         self,
@@ -220,7 +223,7 @@ class QueueManager:
         closes in the background and returns False at once."""
         timeout_ms = timeout_to_ms(timeout)
         self._refuse_in_child()
-        if _inside_a_section():
+        if _inside_a_section(self._calls_handlers):
             # a signal handler or finaliser has interrupted a call of ours that may hold a lock:
             # waiting for it here would be waiting for ourselves
             spawn("closer", lambda: self._close_later(timeout))
@@ -1013,16 +1016,16 @@ class _AtExit:
                 manager.close(EXIT_TIMEOUT)
 
 
-def _inside_a_section() -> bool:
+def _inside_a_section(calls_handlers: str | None) -> bool:
     """Whether the calling thread is already inside a verb or a store of ours, further up its
-    stack: then a signal handler or a finaliser is calling."""
+    stack, but not beyond a frame of the package that calls handlers: then a signal handler or a
+    finaliser is calling."""
     frame = sys._getframe(2)
     while frame is not None:
         package = frame.f_globals.get("__package__")
         if package in _LOCKING:
             return True
-        if package == _STEPPING:
-            # a handler or listener that the testing kit calls, at times out of a wait: no lock
+        if package == calls_handlers:
             return False
         frame = frame.f_back  # type: ignore[assignment]
     return False

@@ -7,59 +7,34 @@ from ..model.job import COMPLETED, JobRecord
 from ..model.rows import INLINE_BYTES, row_of
 from ..shard.dirty import GROUP_KIND, HELD_KIND, group_name, held_name
 from ..shard.group import Group
-from ..shard.keys import HEAPED, LIMIT, seq_of
+from ..shard.keys import seq_of
 from ..shard.queue_state import QueueState
 from ..shard.settings import group_body, settings_body
 from ..state import State
 
 QUEUE_KIND = "queue"
-LAST_SEQ = LIMIT - 1
-
-
-# The first three are on the way of every job: they do without `seq_of` for the keys of most, and
-# do what `Dirty.add` and `Dirty.mark` do in line.
 
 
 def mark_new(queue: QueueState, record: JobRecord) -> None:
     """The record has come in, and has its place."""
     dirty = queue.shard.dirty
     if dirty is not None:
-        if not dirty.touched:
-            dirty.begin()
-        key, job_id, data = record.key, record.id, record.data
-        # in this order: an exception between must not leave a mark that no removal takes back
-        dirty.fresh.add(job_id)
-        if len(data) > INLINE_BYTES:
-            dirty.payloads[job_id] = data
-        dirty.jobs[job_id] = row_of(
-            record, key & LAST_SEQ if 0 <= key < HEAPED else seq_of(record) or 0
-        )
+        dirty.add(row_of(record, seq_of(record) or 0), record.data)
 
 
 def mark(queue: QueueState, record: JobRecord) -> None:
     """The record has changed, but for its payload or result."""
     dirty = queue.shard.dirty
     if dirty is not None:
-        key = record.key
-        row = row_of(record, key & LAST_SEQ if 0 <= key < HEAPED else seq_of(record) or 0)
-        if record.result_size >= 0:
-            dirty.mark(row)
-            return
-        if not dirty.touched:
-            dirty.begin()
-        dirty.jobs[record.id] = row
+        dirty.mark(row_of(record, seq_of(record) or 0))
 
 
 def mark_completed(queue: QueueState, record: JobRecord, result: bytes | None) -> None:
     """The record is completed with that encoded result."""
     dirty = queue.shard.dirty
     if dirty is not None:
-        key = record.key
-        row = row_of(record, key & LAST_SEQ if 0 <= key < HEAPED else seq_of(record) or 0, result)
-        if not dirty.touched:
-            dirty.begin()
-        # nothing to keep of an older row: the result is here, or stands apart, or there is none
-        dirty.jobs[record.id] = row
+        dirty.mark(row_of(record, seq_of(record) or 0, result))
+        # a short one is in the row: nothing to keep or to take back
         if result is not None and (dirty.results or len(result) > INLINE_BYTES):
             dirty.result(record.id, result, -1)
 

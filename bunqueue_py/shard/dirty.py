@@ -50,7 +50,7 @@ class Dirty:
     def add(self, row: JobRow, data: bytes) -> None:
         """A job has come in; `data` is its payload."""
         if not self.touched:
-            self.begin()
+            self._begin()
         job_id = row[ID]
         # in this order: an exception between must not leave a mark that no removal takes back
         self.fresh.add(job_id)
@@ -61,7 +61,7 @@ class Dirty:
     def mark(self, row: JobRow) -> None:
         """A job has changed, but for a payload or result that stands apart."""
         if not self.touched:
-            self.begin()
+            self._begin()
         if row[RESULT_SIZE] >= 0 and row[RESULT] is None:
             row = with_result_of(row, self.jobs.get(row[ID]))
         self.jobs[row[ID]] = row
@@ -93,7 +93,7 @@ class Dirty:
             self.fresh.discard(job_id)
             return
         if not self.touched:
-            self.begin()
+            self._begin()
         self.jobs[job_id] = None
         if data_size > INLINE_BYTES:
             self.payloads[job_id] = None
@@ -103,7 +103,7 @@ class Dirty:
     def keep(self, kind: str, key: str, body: Any) -> None:
         """Something else is now `body`, which JSON can hold; `None`: it is gone."""
         if not self.touched:
-            self.begin()
+            self._begin()
         self.rest[kind, key] = body
 
     def swap(self, into: list[Marks]) -> None:
@@ -129,8 +129,7 @@ class Dirty:
                 assert self.payloads.get(job_id) is not None, "a payload that was never marked"
             assert row is not None or job_id not in self.fresh, "a tombstone of what never was"
 
-    def begin(self) -> None:
-        """Before the first mark after a cut."""
+    def _begin(self) -> None:
         self.began()
         self.touched = True
 
@@ -138,7 +137,7 @@ class Dirty:
         self, shelf: dict[str, bytes | None], job_id: str, data: bytes | None, before: int
     ) -> None:
         if not self.touched:
-            self.begin()
+            self._begin()
         if data is not None and len(data) > INLINE_BYTES:
             shelf[job_id] = data
         elif job_id in self.fresh:

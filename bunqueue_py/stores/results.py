@@ -10,18 +10,16 @@ from ..sync import LEAF, make_lock
 
 
 class ResultStore:
-    """The results used most recently, at most `max_bytes` of them and `limit`; of a large `limit`
-    up to a sixteenth more, so that they leave many at a time.
+    """The results used most recently, at most `limit` and `max_bytes` of them.
 
     A plain OrderedDict: it is on the way of every job with a result, and a cache class costs
     several times as much there.
     """
 
-    __slots__ = ("_limit", "_lock", "_max_bytes", "_most", "_results", "size")
+    __slots__ = ("_limit", "_lock", "_max_bytes", "_results", "size")
 
     def __init__(self, limit: int, max_bytes: int) -> None:
         self._limit = limit
-        self._most = limit + (limit // 16 if limit >= 1000 else 0)
         self._max_bytes = max_bytes
         #: bytes held now
         self.size = 0
@@ -39,7 +37,7 @@ class ResultStore:
                 self.size -= len(results[job_id])
             results[job_id] = data
             self.size = size = self.size + len(data)
-            if size > self._max_bytes or len(results) > self._most:
+            if size > self._max_bytes or len(results) > self._limit:
                 self._make_room()
 
     def _make_room(self) -> None:

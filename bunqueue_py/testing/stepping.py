@@ -280,6 +280,7 @@ class SteppedManager(QueueManager):
 
     _state: State
     _backend: SteppedBackend
+    _calls_handlers = __package__
 
     def __init__(self, stage: Stage, storage: Any, clock: VirtualClock, ids: SeededIds) -> None:
         self._stage = stage

@@ -876,16 +876,16 @@ def test_keep_results_lets_the_least_recently_used_result_go(clock: VirtualClock
         assert second.refresh().state is JobState.COMPLETED
 
 
-def test_of_many_results_a_sixteenth_more_may_stay_and_the_newest_always_do() -> None:
+def test_of_many_results_exactly_the_newest_that_the_bound_allows_stay() -> None:
     results = ResultStore(1600, 10**9)
     for n in range(5000):
         results.put(str(n), b"12345678")
-        assert min(n + 1, 1600) <= len(results) <= 1700
+        assert len(results) == min(n + 1, 1600)
         assert results.size == 8 * len(results)
     results.put("4999", b"1")
     assert results.size == 8 * len(results) - 7
     assert results.get(str(5000 - 1600)) is not None
-    assert results.get("3000") is None
+    assert results.get(str(5000 - 1600 - 1)) is None
 
 
 def test_a_job_without_a_result_has_none_to_lose(clock: VirtualClock) -> None:
