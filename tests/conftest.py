@@ -2,7 +2,6 @@
 
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -29,24 +28,26 @@ settings.register_profile(
 )
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
+from bunqueue_py.testing.pytest_plugin import no_thread_left  # noqa: E402 - after the switches
+from tests.faulty_disk import Disk  # noqa: E402 - the same
+
 JOIN_GRACE = 2.0
 
 
 @pytest.fixture(autouse=True)
 def no_leaked_threads() -> Iterator[None]:
     """Fails the test after which a thread of ours is still alive, two seconds later."""
-    before = set(threading.enumerate())
-    yield
-    ours = [
-        thread
-        for thread in threading.enumerate()
-        if thread.name.startswith("bunqueue-") and thread not in before
-    ]
-    for thread in ours:
-        thread.join(JOIN_GRACE / len(ours))
-    leaked = sorted(thread.name for thread in ours if thread.is_alive())
-    if leaked:
-        pytest.fail(f"leaked {len(leaked)} thread(s): {', '.join(leaked)}", pytrace=False)
+    with no_thread_left(JOIN_GRACE):
+        yield
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    """A disk that fails when it is told to, and is well again at the end."""
+    disk = Disk(monkeypatch)
+    yield disk
+    disk.mend()
+    disk.gate.set()
 
 
 @pytest.fixture(scope="session")

@@ -10,13 +10,16 @@ from typing_extensions import Unpack
 from ..durations import MAX_DURATION_MS, shown
 from ..errors import ValidationError
 from ..model.checks import checked_iterable
-from ..model.options import JobOptions, JobSpec, check_known, checked_queue_name
-from ..types import Duration, JobCounts, JobState
+from ..model.options import JobOptions, JobSpec, OtherOptions, check_known, checked_queue_name
+from ..types import Deduplication, Duration, JobCounts, JobState
 from .groups import QueueGroups, QueueLimits
 from .job import Job
 from .parts import DeadLetterQueue, DeduplicationKeys
 from .protocol import Manager
 from .stalls import StallCheck
+
+NOT_GIVEN: Any = object()
+"""Of an option whose `None` overrides a default of the queue."""
 
 
 class Queue:
@@ -105,19 +108,38 @@ class Queue:
 
     # -- adding ------------------------------------------------------------------------------
 
-    def add(self, name: str, data: Any = None, **options: Unpack[JobOptions]) -> Job:
+    def add(
+        self,
+        name: str,
+        data: Any = None,
+        *,
+        custom_id: str | None = NOT_GIVEN,
+        deduplication: Deduplication | None = NOT_GIVEN,
+        **options: Unpack[OtherOptions],
+    ) -> Job:
         """Adds a job and returns it; if a live job of this queue has the same `custom_id`, or its
         `deduplication` key is taken, that one (`job.duplicate` is then True).
 
         Raises `ValidationError` or `SerializationError` naming what is wrong, and `TypeError`
         for an unknown option, before anything has changed.
         """
-        if self._defaults:
-            options = self._merged(options)  # type: ignore[assignment, arg-type]
-        if not options:
-            # without the dictionaries that passing none on would make
-            return self._manager.push(self._name, data, name=name)
-        return self._manager.push(self._name, data, name=name, **options)
+        if options or self._defaults:
+            given: dict[str, Any] = {**options}
+            if custom_id is not NOT_GIVEN:
+                given["custom_id"] = custom_id
+            if deduplication is not NOT_GIVEN:
+                given["deduplication"] = deduplication
+            if self._defaults:
+                given = self._merged(given)
+            return self._manager.push(self._name, data, name=name, **given)
+        # by name, without the dictionaries that handing options on would make
+        return self._manager.push(
+            self._name,
+            data,
+            name=name,
+            custom_id=None if custom_id is NOT_GIVEN else custom_id,
+            deduplication=None if deduplication is NOT_GIVEN else deduplication,
+        )
 
     def add_bulk(self, jobs: Iterable[JobSpec | tuple[str, Any]]) -> list[Job]:
         """Adds up to 100,000 jobs, given as `JobSpec` or (name, data), in one unit; returns them

@@ -23,7 +23,7 @@ _GRACE = 1.0
 @pytest.fixture
 def bunqueue() -> Iterator[Harness]:
     """A `Harness` on memory. Fails the test after which a thread of bunqueue_py is left."""
-    with _no_thread_left(), Harness() as harness:
+    with no_thread_left(), Harness() as harness:
         yield harness
 
 
@@ -31,12 +31,14 @@ def bunqueue() -> Iterator[Harness]:
 def bunqueue_sqlite(tmp_path: Path) -> Iterator[Harness]:
     """A `Harness` on the file `jobs.db` in `tmp_path`. Fails the test after which a thread of
     bunqueue_py is left."""
-    with _no_thread_left(), Harness(tmp_path / "jobs.db") as harness:
+    with no_thread_left(), Harness(tmp_path / "jobs.db") as harness:
         yield harness
 
 
 @contextmanager
-def _no_thread_left() -> Iterator[None]:
+def no_thread_left(grace: float = _GRACE) -> Iterator[None]:
+    """Fails the test if a thread of bunqueue_py that its block has started is alive `grace`
+    seconds after it."""
     before = set(threading.enumerate())
     yield
     ours = [
@@ -45,7 +47,7 @@ def _no_thread_left() -> Iterator[None]:
         if thread.name.startswith("bunqueue-") and thread not in before
     ]
     for thread in ours:
-        thread.join(_GRACE / len(ours))
+        thread.join(grace / len(ours))
     left = sorted(thread.name for thread in ours if thread.is_alive())
     if left:
         pytest.fail(

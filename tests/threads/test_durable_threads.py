@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,6 @@ from tests.faulty_disk import Disk, on_disk
 
 THREADS = 16
 HOUR = 3600
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    disk = Disk(monkeypatch)
-    yield disk
-    disk.mend()
-    disk.gate.set()
 
 
 def together(what: Callable[[int], Any], number: int = THREADS) -> list[threading.Thread]:

@@ -36,14 +36,6 @@ SLOW = {"flush_interval": HOUR, "max_lag": HOUR}
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    disk = Disk(monkeypatch)
-    yield disk
-    disk.mend()
-    disk.gate.set()
-
-
-@pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "jobs.db"
 

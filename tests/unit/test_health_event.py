@@ -14,13 +14,6 @@ from tests.faulty_disk import Disk
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    disk = Disk(monkeypatch)
-    yield disk
-    disk.mend()
-
-
-@pytest.fixture
 def clock() -> VirtualClock:
     return VirtualClock()
 

@@ -59,13 +59,6 @@ EVERY_STATE = [
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    inner = tmp_path / "data"
-    inner.mkdir()
-    return inner / "jobs.db"
-
-
-@pytest.fixture
 def clock() -> VirtualClock:
     return VirtualClock()
 

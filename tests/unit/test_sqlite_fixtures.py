@@ -29,13 +29,6 @@ NOW = 1_893_456_010_000
 """Ten seconds into the story that the fixtures tell."""
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    inner = tmp_path / "data"
-    inner.mkdir()
-    return inner / "jobs.db"
-
-
 def ask(path: Path, query: str) -> object:
     with closing(sqlite3.connect(path)) as connection:
         return connection.execute(query).fetchone()[0]

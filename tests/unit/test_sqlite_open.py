@@ -75,14 +75,6 @@ ODD_NAMES = [
 ]
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """A path in a folder that has nothing else in it."""
-    inner = tmp_path / "data"
-    inner.mkdir()
-    return inner / "jobs.db"
-
-
 def count(connection: sqlite3.Connection) -> int:
     number: int = connection.execute("SELECT COUNT(*) FROM jobs").fetchone()[0]
     return number

@@ -42,13 +42,6 @@ ALL = tuple(state for state in JobState if state not in (JobState.PAUSED, JobSta
 Row = tuple[object, ...]
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    inner = tmp_path / "data"
-    inner.mkdir()
-    return inner / "jobs.db"
-
-
 def seq(row: Row) -> object:
     return row[2]
 

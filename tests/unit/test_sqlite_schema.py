@@ -21,14 +21,6 @@ from tests.unit.sqlite_files import (
     posix,
 )
 
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    inner = tmp_path / "data"
-    inner.mkdir()
-    return inner / "jobs.db"
-
-
 # -- a made-up history: what is version 1 today, and two later versions --------------------------
 
 NEXT, LAST = schema.VERSION + 1, schema.VERSION + 2

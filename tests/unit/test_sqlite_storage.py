@@ -57,13 +57,6 @@ from tests.unit.sqlite_marks import BIG, OPTIONS, Driven, driven, found_in, reco
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    inner = tmp_path / "data"
-    inner.mkdir()
-    return inner / "jobs.db"
-
-
-@pytest.fixture
 def storage(path: Path) -> Iterator[SqliteStorage]:
     made = SqliteStorage(path)
     yield made

@@ -48,13 +48,6 @@ NOW = 1_900_000_000_000
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    inner = tmp_path / "data"
-    inner.mkdir()
-    return inner / "jobs.db"
-
-
-@pytest.fixture
 def target(tmp_path: Path) -> Path:
     inner = tmp_path / "backups"
     inner.mkdir()
