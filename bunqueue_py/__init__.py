@@ -43,6 +43,16 @@ from .errors import WaitTimeoutError as WaitTimeoutError
 from .manager import QueueManager as QueueManager
 from .model.backoff import Backoff as Backoff
 from .model.events import JobEvent as JobEvent
+from .model.figures import Latency as Latency
+from .model.figures import ListenerStats as ListenerStats
+from .model.figures import ManagerStats as ManagerStats
+from .model.figures import MinuteCount as MinuteCount
+from .model.figures import QueueStats as QueueStats
+from .model.figures import StorageStats as StorageStats
+from .model.figures import Throughput as Throughput
+from .model.figures import Totals as Totals
+from .model.job_logs import LogEntry as LogEntry
+from .model.job_logs import LogPage as LogPage
 from .model.options import JobOptions as JobOptions
 from .model.options import JobSpec as JobSpec
 from .serializers import JsonSerializer as JsonSerializer

@@ -127,6 +127,11 @@ class Mailbox:
                 self._rung = True
                 self._bell.release()
 
+    @property
+    def backlog(self) -> int:
+        """How many items are buffered."""
+        return len(self._items)
+
     def start(self) -> None:
         """Starts the thread that delivers."""
         self._thread = spawn(self._name, self._run)

@@ -22,6 +22,7 @@ from .draft import encode as encode
 from .finish import emit
 from .mark import mark_new
 from .recover import enter
+from .tally import begin_tally
 
 
 def find_queue(state: State, name: object) -> QueueState:
@@ -30,6 +31,7 @@ def find_queue(state: State, name: object) -> QueueState:
         return state.queues[name]
 
     def announce(queue: QueueState) -> None:
+        begin_tally(state, queue)
         if state.events.any:
             emit(state, queue, "queue_created", None, state.now())
 

@@ -73,6 +73,7 @@ TYPE_ONLY: Mapping[tuple[str, str], str] = {}
 # The four that the core depends on, and each extra's one module.
 CORE = frozenset({"cachetools", "sortedcontainers", "typing_extensions", "uuid_utils"})
 EXTRAS: Mapping[str, str] = {
+    "prometheus_client": "observe.collector",
     "pytest": "testing.pytest_plugin",
 }
 
