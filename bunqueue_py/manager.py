@@ -54,6 +54,7 @@ from .model.window import MAX_PER_WINDOW
 from .observe import stats as observe_stats
 from .observe.metrics import Metrics, TaskFigures
 from .observe.timing import Timing
+from .observe.webhooks import Webhooks
 from .ops import ack as ops_ack
 from .ops import (
     change,
@@ -186,6 +187,10 @@ class QueueManager:
         if state.config.measure_times:
             self._timing = Timing(state.clock.elapsed_ns)
             self._timing.attach(state, self)
+        if state.config.tracing is not False:
+            from .observe import tracing  # needs an extra
+
+            tracing.attach(self, state.config.tracing)
         self.metrics = Metrics(state, self._timing, self._task_figures, self._worker_count)
         if kept is not None:
             cut.attach(state)
@@ -197,6 +202,8 @@ class QueueManager:
             )
             if not state.alarm.served and state.alarm.due_ms < NEVER:
                 state.alarm.start()
+        # when what the file has kept is known
+        self.webhooks = Webhooks(state, threaded=background)
         self._at_exit = _AtExit(self)
         atexit.register(self._at_exit)
         _disown_in_children(state)
@@ -268,6 +275,7 @@ class QueueManager:
                     ended = self._loop.stop(self._left(deadline)) and ended
                     ended = self._beat.stop(self._left(deadline)) and ended
                     ended = self.events.close(self._left(deadline)) and ended
+                    ended = self.webhooks.close(self._left(deadline)) and ended
                     atexit.unregister(self._at_exit)
                     closed.set()
         if problem is not None:
@@ -391,7 +399,7 @@ class QueueManager:
         done = self._loop.run_pass()
         if self._state.storage is not None:
             self._state.storage.step()
-        return done + self.events.drain()
+        return done + self.events.drain() + self.webhooks.step()
 
     def next_due(self) -> datetime | None:
         """The next moment at which time alone changes something (a deadline, a delayed job);

@@ -12,6 +12,7 @@ from .ids import Ids
 from .model.job import JobRecord
 from .model.options import OptionsCache
 from .model.snapshot import JobSnapshot, fields_of
+from .registry.webhooks import WebhookRegistry
 from .shard.queue_state import QueueState
 from .shard.shard_map import ShardMap
 from .storage.base import Storage
@@ -53,6 +54,7 @@ class State:
     results: ResultStore
     proofs: ProofStore
     logs: LogStore
+    webhooks: WebhookRegistry
     events: Subscriptions
     alarm: Alarm
     beat: Alarm
@@ -99,6 +101,7 @@ def build_state(
         results=ResultStore(config.keep_results, config.max_completed_bytes),
         proofs=ProofStore(),
         logs=LogStore(config.keep_logs_jobs),
+        webhooks=WebhookRegistry(),
         events=Subscriptions(),
         alarm=Alarm(),
         beat=Alarm(),

@@ -51,6 +51,9 @@ class Backend(Protocol):
         `None` for the usual one."""
         ...
 
+    instrument: Callable[[Callable[[Job], Any]], Callable[[Job], Any]]
+    """What is done to every handler before it serves."""
+
     def check_open(self) -> None:
         """Raises `ManagerClosedError` if the manager is closed."""
         ...

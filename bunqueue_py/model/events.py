@@ -14,6 +14,8 @@ from ..sync import LEAF, make_lock, spawn
 from .throttle import LogThrottle
 
 BUFFER_SIZE = 100_000
+PATIENCE = 10.0
+"""Seconds that a close without a timeout gives one call of a listener."""
 EVENT_TYPES = frozenset(
     (
         "pushed",
@@ -43,6 +45,7 @@ EVENT_TYPES = frozenset(
 
 STORAGE_FAILING = "storage_failing"
 STORAGE_RECOVERED = "storage_recovered"
+WEBHOOK_DISABLED = "webhook_disabled"
 """The reasons of `health` events."""
 
 
@@ -57,7 +60,8 @@ class JobEvent:
     (drained, cleaned, obliterated).
 
     `health` is of the whole manager: its `queue` is empty, and its `sequence` counts these events
-    alone. `reason` is `storage_failing`, with the `error`, or `storage_recovered`.
+    alone. `reason` is `storage_failing`, with the `error`, or `storage_recovered`;
+    or `webhook_disabled`, the `error` saying which and why.
     """
 
     type: str
@@ -115,17 +119,21 @@ class Mailbox:
         self._thread: threading.Thread | None = None
         self.lost = 0
         self._told = 0
+        self._delivered = 0
 
-    def offer(self, item: Any) -> None:
-        """Buffers the item and wakes the reader."""
+    def offer(self, item: Any) -> bool:
+        """Buffers the item and wakes the reader; says whether an older one was lost for it."""
+        lost = False
         with self._lock:
             if len(self._items) >= BUFFER_SIZE:
                 self._items.popleft()
                 self.lost += 1
+                lost = True
             self._items.append(item)
             if not self._rung:
                 self._rung = True
                 self._bell.release()
+        return lost
 
     @property
     def backlog(self) -> int:
@@ -147,18 +155,18 @@ class Mailbox:
                 item = self._items.popleft()
             if self.lost > told:
                 told = self.lost
-                self._throttle.warning(
-                    f"{self._name} is too slow: {told:,} events were lost, the oldest first"
-                )
+                self.report()
             try:
                 self._deliver(item)
             except BaseException as error:  # a listener may raise anything, SystemExit included
                 self._throttle.error(f"a listener of {self._name}", error)
             delivered += 1
+            self._delivered += 1
 
     def close(self, timeout: float | None = None) -> bool:
         """Delivers what is buffered, then ends the thread; says whether it ended in time. From
-        within the thread itself it only asks for the end."""
+        within the thread itself it only asks for the end. Without a `timeout` it waits for as long
+        as one call after the other returns, and leaves one that takes longer than 10 s behind."""
         with self._lock:
             self._closed = True
             if not self._rung:
@@ -167,8 +175,24 @@ class Mailbox:
         thread = self._thread
         if thread is None or thread is threading.current_thread():
             return True
-        thread.join(timeout)
-        return not thread.is_alive()
+        while True:
+            before = self._delivered
+            thread.join(PATIENCE if timeout is None else timeout)
+            if not thread.is_alive():
+                return True
+            if timeout is not None or self._delivered == before:
+                self._throttle.warning(
+                    f"{self._name} is left in a call that has not returned: "
+                    f"{len(self._items):,} events were not delivered"
+                )
+                return False
+
+    def report(self) -> None:
+        """Logs, once a minute, how many items were lost."""
+        if self.lost:
+            self._throttle.warning(
+                f"{self._name} is too slow: {self.lost:,} events were lost, the oldest first"
+            )
 
     def _run(self) -> None:
         while True:

@@ -31,6 +31,10 @@ def emit(
     has tested `state.events.any`."""
     queue.event_seq += 1
     state.events.publish((kind, queue.name, job_id, now, queue.event_seq, carried))
+    if state.events.losing:
+        # a listener that never returns cannot say it itself; logging is foreign code
+        state.events.losing = False
+        queue.shard.after.append(state.events.report)
 
 
 def complete(

@@ -34,6 +34,7 @@ from .mark import QUEUE_KIND, mark, mark_group, mark_held, mark_new, mark_queue
 from .recover import STRAY_SHARE, Found, make_anew
 from .retention import trim
 from .tally import MINUTES_KIND, begin_tally, restore_minutes
+from .webhooks import WEBHOOK_KIND
 
 _log = logging.getLogger("bunqueue_py.storage")
 _LOST = Failure(FailureReason.WORKER_LOST, "the process ended while the job was active")
@@ -59,6 +60,9 @@ def restore(state: State, recovered: Recovered) -> None:
             with _passed_over(kind, key):
                 job_id, line = read_line(key, body)
                 logs.setdefault(job_id, []).append(line)
+        elif kind == WEBHOOK_KIND:
+            with _passed_over(kind, key):
+                state.webhooks.restore(key, body)
         elif kind == MINUTES_KIND:
             with _passed_over(kind, key):
                 queue_name, _, hour = key.partition("\0")

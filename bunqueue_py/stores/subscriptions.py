@@ -18,6 +18,8 @@ class Subscriptions:
         self._lock = make_lock("subscriptions", LEAF)
         self._entries: tuple[tuple[str | None, frozenset[str] | None, Mailbox], ...] = ()
         self.any = False
+        #: whether a listener has lost something since somebody looked
+        self.losing = False
         self._closed = False
         self._health = count(1)
 
@@ -44,7 +46,13 @@ class Subscriptions:
         """Appends the event to every mailbox that wants it; called under the shard's lock."""
         for queue, types, mailbox in self._entries:
             if (queue is None or queue == event[1]) and (types is None or event[0] in types):
-                mailbox.offer(event)
+                if mailbox.offer(event):
+                    self.losing = True
+
+    def report(self) -> None:
+        """Logs which listeners lose events. Called with nothing held."""
+        for mailbox in self.mailboxes():
+            mailbox.report()
 
     def tell_health(self, at_ms: int, carried: dict[str, Any]) -> None:
         """Publishes an event of the whole manager, with the next number of those."""

@@ -73,8 +73,10 @@ TYPE_ONLY: Mapping[tuple[str, str], str] = {}
 # The four that the core depends on, and each extra's one module.
 CORE = frozenset({"cachetools", "sortedcontainers", "typing_extensions", "uuid_utils"})
 EXTRAS: Mapping[str, str] = {
+    "opentelemetry": "observe.tracing",
     "prometheus_client": "observe.collector",
     "pytest": "testing.pytest_plugin",
+    "urllib3": "observe.http",
 }
 
 # Where time and dice come from, and where a line may go round them if it says why, in the comment
