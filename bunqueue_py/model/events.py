@@ -14,6 +14,8 @@ from ..sync import LEAF, make_lock, spawn
 from .throttle import LogThrottle
 
 BUFFER_SIZE = 100_000
+GATHER = 0.001
+"""Seconds for which a busy listener's thread lets events gather."""
 PATIENCE = 10.0
 """Seconds that a close without a timeout gives one call of a listener."""
 EVENT_TYPES = frozenset(
@@ -81,6 +83,13 @@ class JobEvent:
     count: int | None = None
 
 
+_new = object.__new__
+_NOTHING_CARRIED: dict[str, Any] = {
+    name: field.default
+    for name, field in JobEvent.__dataclass_fields__.items()
+    if field.default is None
+}
+
 RawEvent = tuple[str, str, "str | None", int, int, "dict[str, Any] | None"]
 """type, queue, job id, timeline ms, sequence, and what the type carries (result encoded)."""
 
@@ -88,11 +97,18 @@ RawEvent = tuple[str, str, "str | None", int, int, "dict[str, Any] | None"]
 def event_of(raw: RawEvent, loads: Callable[[bytes], Any]) -> JobEvent:
     """The event as listeners see it; each listener gets its own decoded result."""
     kind, queue, job_id, at_ms, sequence, carried = raw
-    carried = dict(carried) if carried else {}
-    if carried.get("result") is not None:
-        carried["result"] = loads(carried["result"])
-    carried["retry_at"] = optional_moment(carried.pop("retry_at_ms", None))
-    return JobEvent(kind, queue, job_id, ms_to_moment(at_ms), sequence, **carried)
+    event = _new(JobEvent)
+    # the constructor of a frozen dataclass stores one field after the other, at several times this
+    fields = event.__dict__
+    fields["type"], fields["queue"], fields["job_id"] = kind, queue, job_id
+    fields["timestamp"], fields["sequence"] = ms_to_moment(at_ms), sequence
+    fields.update(_NOTHING_CARRIED)
+    if carried:
+        fields.update(carried)
+        if fields["result"] is not None:
+            fields["result"] = loads(fields["result"])
+        fields["retry_at"] = optional_moment(fields.pop("retry_at_ms", None))
+    return event
 
 
 class Mailbox:
@@ -114,6 +130,9 @@ class Mailbox:
         self._bell = threading.Lock()
         self._bell.acquire()
         self._rung = False
+        #: never released: to wait for it is to let time pass
+        self._pause = threading.Lock()
+        self._pause.acquire()
         self._items: deque[Any] = deque()
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -195,11 +214,16 @@ class Mailbox:
             )
 
     def _run(self) -> None:
+        burst = False
         while True:
             self._bell.acquire()
+            if burst and not self._closed:
+                # Between two jobs of a busy program a second thread costs more in taking turns
+                # than in what it does: while events come one upon the other, let some gather.
+                self._pause.acquire(True, GATHER)
             with self._lock:
                 self._rung = False
-            self.drain()
+            burst = self.drain() > 1 or bool(self._items)
             with self._lock:
                 if self._closed and not self._items:
                     return

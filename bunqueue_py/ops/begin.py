@@ -23,7 +23,7 @@ def begin(state: State, job_id: str, token: str | None) -> bool:
     shard = queue.shard
     if (
         record.started_ms == state.now()
-        and not state.events.any
+        and not state.events.active
         and not queue.paused
         and not shard.gate
     ):
@@ -55,7 +55,7 @@ def begin(state: State, job_id: str, token: str | None) -> bool:
         mark(queue, record)
         if record.options.timeout_ms is not None:
             arm_timeout(state, queue, delivery, now)
-        if state.events.any:
+        if state.events.active:
             emit(state, queue, "active", job_id, now)
         shard.gate = OPEN
     return True

@@ -28,13 +28,21 @@ def emit(
     carried: dict[str, Any] | None = None,
 ) -> None:
     """Draws the queue's next sequence number and hands the event to every listener. The caller
-    has tested `state.events.any`."""
-    queue.event_seq += 1
-    state.events.publish((kind, queue.name, job_id, now, queue.event_seq, carried))
-    if state.events.losing:
+    has tested that there is one; events of a type that nobody hears are not numbered."""
+    events = state.events
+    if kind not in events.kinds:
+        return
+    queue.event_seq = number = queue.event_seq + 1
+    name = queue.name
+    event = (kind, name, job_id, now, number, carried)
+    # what `publish` does, in line
+    for of, types, mailbox in events.entries:
+        if (types is None or kind in types) and (of is None or of == name) and mailbox.offer(event):
+            events.losing = True
+    if events.losing:
         # a listener that never returns cannot say it itself; logging is foreign code
-        state.events.losing = False
-        queue.shard.after.append(state.events.report)
+        events.losing = False
+        queue.shard.after.append(events.report)
 
 
 def complete(
@@ -86,12 +94,12 @@ def complete(
             _keep(state, queue, record, keep, now)
     if shard.watched:
         resolve(queue, job_id, "completed", data)
-    if state.events.any:
+    if state.events.completed:
         carried = None if data is None else {"result": data}
         emit(state, queue, "completed", job_id, now, carried)
     if queue.waiters.line and (queue.limits is not None or queue.groups is not None):
         queue.freed(now)
-    if not queue.active and (queue.empty_waiters or state.events.any):
+    if not queue.active and (queue.empty_waiters or state.events.empty):
         ran_dry(state, queue, now)
 
 

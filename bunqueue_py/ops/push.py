@@ -71,7 +71,7 @@ def push(
         if (
             own is None
             and record.options.is_plain
-            and not state.events.any
+            and not state.events.pushed
             and not queue.waiters.line
         ):
             # the short way of _admit, in line: a plain job, and nobody to tell
@@ -166,7 +166,7 @@ def push_named(
         if (
             (custom_id is None or custom_id not in queue.custom_ids)
             and (key is None or key not in owners)
-            and not state.events.any
+            and not state.events.pushed
             and not queue.waiters.line
         ):
             # the short way again
@@ -222,7 +222,7 @@ def push_batch(
         index, view = state.index, state.view
         owners, custom_ids = queue.unique_keys.owners, queue.custom_ids
         # with nobody to tell, the plain job of a batch takes the short way of _admit, in line
-        quiet = not state.events.any and not queue.waiters.line
+        quiet = not state.events.pushed and not queue.waiters.line
         full: GroupFullError | None = None
         for record, own in drafts:
             if (

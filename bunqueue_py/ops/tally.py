@@ -24,11 +24,25 @@ def look(state: State, queue: QueueState, record: JobRecord, now: int, *, ran: b
     """A job is about to be counted as ended, and `queue.look_ms` has passed; `ran`: out of a run
     that ends with it."""
     times = queue.shard.times
-    if times is not None:
-        if ran:
-            note_run(queue, record, now)
-    else:
+    if times is None:
         queue.look_ms = (now // TICK_MS + 1) * TICK_MS
+    else:
+        # every end is looked at, and nearly all have nothing else to say
+        started = record.started_ms
+        if ran and started is not None:
+            # what `note_run` does, in line
+            waits, runs = times.waits, times.runs
+            waited, took = started - record.run_at_ms, now - started
+            if waited > 0:
+                waits.total += waited
+                waits.counts[waited.bit_length()] += 1
+            else:
+                waits.counts[0] += 1
+            runs.total += took
+            runs.counts[took.bit_length()] += 1
+        tally = queue.tally
+        if tally is not None and now < tally.next_ms:
+            return
     count(state, queue, now)
 
 
@@ -43,13 +57,12 @@ def note_run(queue: QueueState, record: JobRecord, now: int) -> None:
 def count(state: State, queue: QueueState, now: int) -> None:
     """Puts what was counted since the last look where it belongs, and marks it now and then."""
     tally = queue.tally
-    totals = totals_of(queue)
     if tally is None:
-        queue.tally = Tally(totals, now)
+        queue.tally = Tally(totals_of(queue), now)
         return
-    if now // TICK_MS == tally.looked_ms // TICK_MS:
+    if now < tally.next_ms:
         return
-    over = tally.look(totals, now)
+    over = tally.look(totals_of(queue), now)
     days = state.config.completed_metrics_days
     if over is not None:
         if days and over in tally.closed:

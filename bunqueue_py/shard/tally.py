@@ -27,11 +27,13 @@ class Tally:
     """The counts of one queue. An hour that is over is one short text; the open one is a list of
     completed and failed for each of its minutes."""
 
-    __slots__ = ("base", "closed", "hour", "looked_ms", "mark_ms", "minutes", "rates")
+    __slots__ = ("base", "closed", "hour", "looked_ms", "mark_ms", "minutes", "next_ms", "rates")
 
     def __init__(self, totals: Totals, now: int) -> None:
         self.base = totals
         self.looked_ms = now
+        #: when the second of the last look is over
+        self.next_ms = (now // TICK_MS + 1) * TICK_MS
         self.mark_ms = now + MARK_MS
         self.hour = now // MINUTE_MS // _MINUTES
         #: empty until there is something to count
@@ -46,6 +48,7 @@ class Tally:
         self._count(self.minutes, totals)
         self.rates = self.rates_at(totals, now)
         self.base, self.looked_ms = totals, now
+        self.next_ms = (now // TICK_MS + 1) * TICK_MS
         hour = now // MINUTE_MS // _MINUTES
         if hour == self.hour:
             return None
