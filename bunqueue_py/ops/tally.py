@@ -38,8 +38,11 @@ def look(state: State, queue: QueueState, record: JobRecord, now: int, *, ran: b
                 waits.counts[waited.bit_length()] += 1
             else:
                 waits.counts[0] += 1
-            runs.total += took
-            runs.counts[took.bit_length()] += 1
+            if took > 0:
+                runs.total += took
+                runs.counts[took.bit_length()] += 1
+            else:
+                runs.counts[0] += 1
         tally = queue.tally
         if tally is not None and now < tally.next_ms:
             return
