@@ -56,10 +56,10 @@ class JobEvent:
     """Something that happened in a queue.
 
     `sequence` counts the events of one queue without gaps, so a listener of all types can see
-    that it lost some. The rest is `None` but for what the type carries: `state` (pushed),
-    `result` (completed), `error`, `attempt`, `terminal` and `reason` or `retry_at` (failed),
-    `error` (stalled), `reason` (dlq_added, dlq_skipped), `percent`, `message` (progress), `count`
-    (drained, cleaned, obliterated).
+    that it lost some; events of a type that nobody hears do not count. The rest is `None` but for
+    what the type carries: `state` (pushed), `result` (completed), `error`, `attempt`, `terminal`
+    and `reason` or `retry_at` (failed), `error` (stalled), `reason` (dlq_added, dlq_skipped),
+    `percent`, `message` (progress), `count` (drained, cleaned, obliterated).
 
     `health` is of the whole manager: its `queue` is empty, and its `sequence` counts these events
     alone. `reason` is `storage_failing`, with the `error`, or `storage_recovered`;

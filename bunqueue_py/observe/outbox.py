@@ -54,6 +54,7 @@ class Outbox:
         self._numbers = count(1)
         self._idle: list[threading.Lock] = []
         self._threads: list[threading.Thread] = []
+        self._started = 0
         self._closing = False
         self._throttle = LogThrottle("bunqueue_py.webhooks", clock.timeline_ms)
         self.dropped = 0
@@ -80,13 +81,21 @@ class Outbox:
             heappush(self._due, (due_ms, next(self._numbers), attempt, delivery))
             if self._idle:
                 self._idle.pop().release()
-            else:
-                starts = self._threaded and len(self._threads) < SENDERS and not self._closing
+            elif self._threaded and self._started < SENDERS and not self._closing:
+                self._started += 1
+                starts = True
         if starts:
-            # before it is counted another may be started: one more is no harm
+            self._start()
+
+    def _start(self) -> None:
+        try:
             thread = spawn("webhooks", self._run)
+        except BaseException:  # no more threads to be had now: the next delivery tries again
             with self._lock:
-                self._threads.append(thread)
+                self._started -= 1
+            raise
+        with self._lock:
+            self._threads.append(thread)
 
     def step(self) -> int:
         """Makes the tries that are due, on the calling thread; returns how many."""

@@ -4,9 +4,13 @@ import hashlib
 import hmac
 import json
 import logging
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -203,6 +207,34 @@ def test_a_server_without_a_known_certificate_is_refused(
 ) -> None:
     hook = manager.webhooks.add(f"https://127.0.0.1:{server.port}/ok", "job.pushed")
     assert not manager.webhooks.test(hook).ok
+
+
+def test_tls_is_checked_against_the_known_certificates(
+    manager: QueueManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("makes its certificate with openssl, which is not here")
+    make = f"{openssl} req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+    names = ["-subj", "/CN=hook.example", "-addext", "subjectAltName=DNS:hook.example"]
+    files = ["-out", str(cert), "-keyout", str(key)]
+    subprocess.run([*make.split(), *names, *files], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    with HookServer(context) as server:
+        address = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", server.port))
+        manager.webhooks._resolve = lambda *given: [address]
+        monkeypatch.setattr(webhooks_module, "TIMEOUT", 5.0)
+        good = manager.webhooks.add(f"https://hook.example:{server.port}/ok", "job.pushed")
+        other = manager.webhooks.add(f"https://other.example:{server.port}/ok", "job.pushed")
+        refused = manager.webhooks.test(good)
+        assert not refused.ok
+        assert "certificate verify failed" in str(refused.error).lower()
+        monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+        assert manager.webhooks.test(good).ok, "and the name is that of the URL"
+        assert not manager.webhooks.test(other).ok, "and no other"
+        assert len(server.requests) == 1
 
 
 def test_a_closing_manager_sends_what_waits_and_gives_up_on_what_hangs(

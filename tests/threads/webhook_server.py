@@ -1,6 +1,7 @@
 """A local HTTP server that behaves as its path says, and remembers what it was sent."""
 
 import socket
+import ssl
 import threading
 from types import TracebackType
 from typing import NamedTuple
@@ -27,7 +28,8 @@ class HookServer:
     `/drip` sends a byte of its head every 10 ms, until `release` is set; `/close` hangs up;
     `/endless` sends a body that has no end; `/flaky` fails twice, then answers 200."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
+        self._context = context
         self.requests: list[Request] = []
         self.release = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -68,11 +70,13 @@ class HookServer:
             thread.start()
 
     def _serve(self, sock: socket.socket) -> None:
-        with sock:
-            try:
+        try:
+            if self._context is not None:
+                sock = self._context.wrap_socket(sock, server_side=True)
+            with sock:
                 self._answer(sock)
-            except OSError:
-                pass  # the sender has hung up
+        except OSError:
+            sock.close()  # the sender has hung up
 
     def _answer(self, sock: socket.socket) -> None:
         request = _read(sock)
