@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -56,7 +57,7 @@ class JobEvent:
     """Something that happened in a queue.
 
     `sequence` counts the events of one queue without gaps, so a listener of all types can see
-    that it lost some; events of a type that nobody hears do not count. The rest is `None` but for
+    that it lost some. The rest is `None` but for
     what the type carries: `state` (pushed), `result` (completed), `error`, `attempt`, `terminal`
     and `reason` or `retry_at` (failed), `error` (stalled), `reason` (dlq_added, dlq_skipped),
     `percent`, `message` (progress), `count` (drained, cleaned, obliterated).
@@ -145,9 +146,10 @@ class Mailbox:
         lost = False
         with self._lock:
             if len(self._items) >= BUFFER_SIZE:
-                self._items.popleft()
-                self.lost += 1
-                lost = True
+                with suppress(IndexError):  # the reader has just taken all of them
+                    self._items.popleft()
+                    self.lost += 1
+                    lost = True
             self._items.append(item)
             if not self._rung:
                 self._rung = True
@@ -165,18 +167,20 @@ class Mailbox:
 
     def drain(self) -> int:
         """Delivers what is buffered, on the calling thread; returns how many items."""
-        delivered, told = 0, self._told
+        items, deliver, delivered = self._items, self._deliver, 0
         while True:
-            self._told = told
-            with self._lock:
-                if not self._items:
-                    return delivered
-                item = self._items.popleft()
-            if self.lost > told:
-                told = self.lost
-                self.report()
             try:
-                self._deliver(item)
+                # without the lock: taking one out is atomic, and nobody else does but `offer`,
+                # from a buffer that is full
+                item = items.popleft()
+            except IndexError:
+                return delivered
+            if self.lost > self._told:
+                lost = self.lost
+                self.report()
+                self._told = lost
+            try:
+                deliver(item)
             except BaseException as error:  # a listener may raise anything, SystemExit included
                 self._throttle.error(f"a listener of {self._name}", error)
             delivered += 1

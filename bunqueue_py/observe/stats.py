@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ..durations import ms_to_moment
 from ..model.figures import (
@@ -44,13 +44,10 @@ def read(state: State, timing: Timing | None) -> ManagerStats:
     found_all = queues.values()
     totals = [sum(part) for part in zip(*(q.totals for q in found_all), strict=True)]
     rates = [sum(part) for part in zip(*(q.throughput for q in found_all), strict=True)]
-    sums = dict.fromkeys(COUNTED, 0)
-    for one in found_all:
-        for name, n in vars(one.counts).items():
-            sums[name] += n
+    sums = [sum(part) for part in zip(*map(_numbers, found_all), strict=True)]
     return ManagerStats(
         at=ms_to_moment(state.now()),
-        counts=JobCounts(**sums),
+        counts=JobCounts(*sums),
         totals=Totals(*totals),
         throughput=Throughput(*rates),
         # in the order in which the queues came into being
@@ -94,14 +91,14 @@ def _count_memory(queue: QueueState, memory: Counter[str]) -> None:
     memory["ready_jobs"] += queue.ready_count
     memory["delayed_jobs"] += len(queue.delayed.members) + len(queue.anchored.members)
     memory["active_jobs"] += len(queue.active)
-    memory["completed_jobs"] += len(queue.completed)
-    memory["dead_letters"] += len(queue.dead)
+    memory["completed_jobs"] += queue.completed.size
+    memory["dead_letters"] += len(queue.dead.records)
     memory["custom_ids"] += len(queue.custom_ids)
     memory["deduplication_keys"] += len(queue.unique_keys.owners)
-    memory["waiters"] += len(queue.waiters)
+    memory["waiters"] += len(queue.waiters.line)
     if queue.groups is not None:
         memory["groups"] += len(queue.groups.by_name)
-    if queue.tally is not None:
+    if queue.tally is not None and queue.tally.closed:
         memory["counted_hours"] += len(queue.tally.closed)
 
 
@@ -116,6 +113,11 @@ def _memory(state: State, parts: Counter[str]) -> dict[str, int]:
         "log_bytes": state.logs.size,
     }
     return {**sizes, **dict(sorted(parts.items()))}
+
+
+def _numbers(queue: QueueStats) -> Iterable[int]:
+    # of a dataclass, in the order of its fields
+    return vars(queue.counts).values()
 
 
 def _storage(state: State) -> StorageStats | None:

@@ -71,7 +71,7 @@ def _admit(
         queue.shard.deadlines.push(due, TTL, record)
         if due < state.alarm.due_ms:
             state.alarm.set(due)
-    if state.events.pushed:
+    if state.events.any:
         emit(state, queue, "pushed", record.id, now, {"state": str(job_state)})
     if queue.waiters.line and not queue.paused:
         if ready:

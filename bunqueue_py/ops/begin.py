@@ -22,7 +22,7 @@ def begin(state: State, job_id: str, token: str | None) -> bool:
         return False
     queue: QueueState = record.queue
     shard = queue.shard
-    if not (state.events.active or queue.paused or shard.gate):
+    if not (state.events.any or queue.paused or shard.gate):
         delivery = record.delivery
         if delivery is None or delivery.token != token:
             return False
@@ -55,7 +55,7 @@ def begin(state: State, job_id: str, token: str | None) -> bool:
         mark(queue, record)
         if record.options.timeout_ms is not None:
             arm_timeout(state, queue, delivery, now)
-        if state.events.active:
+        if state.events.any:
             emit(state, queue, "active", job_id, now)
         shard.gate = OPEN
     return True

@@ -27,12 +27,12 @@ def emit(
     now: int,
     carried: dict[str, Any] | None = None,
 ) -> None:
-    """Draws the queue's next sequence number and hands the event to every listener. The caller
-    has tested that there is one; events of a type that nobody hears are not numbered."""
+    """Draws the queue's next sequence number and hands the event to every listener that hears its
+    type. The caller has tested that there is a listener at all."""
     events = state.events
+    queue.event_seq = number = queue.event_seq + 1
     if kind not in events.kinds:
         return
-    queue.event_seq = number = queue.event_seq + 1
     name = queue.name
     event = (kind, name, job_id, now, number, carried)
     # what `publish` does, in line
@@ -94,12 +94,12 @@ def complete(
             _keep(state, queue, record, keep, now)
     if shard.watched:
         resolve(queue, job_id, "completed", data)
-    if state.events.completed:
+    if state.events.any:
         carried = None if data is None else {"result": data}
         emit(state, queue, "completed", job_id, now, carried)
     if queue.waiters.line and (queue.limits is not None or queue.groups is not None):
         queue.freed(now)
-    if not queue.active and (queue.empty_waiters or state.events.empty):
+    if not queue.active and (queue.empty_waiters or state.events.any):
         ran_dry(state, queue, now)
 
 

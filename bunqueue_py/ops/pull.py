@@ -335,7 +335,7 @@ def _start(
     if begun:
         if options.timeout_ms is not None:
             arm_timeout(state, queue, delivery, now)
-        if state.events.active:
+        if state.events.any:
             emit(state, queue, "active", record.id, now)
     if begun and shard.dirty is not None:
         mark(queue, record)

@@ -82,6 +82,8 @@ def push(
             record.created_ms = record.run_at_ms = record.entered_ms = now
             queue.admitted += 1
             queue.seq += 1
+            if state.events.any:
+                queue.event_seq += 1  # nobody hears it, and yet it was one
             state.index[record.id] = record
             ready = queue.ready
             if record.priority == 0:
@@ -176,6 +178,8 @@ def push_named(
             record.created_ms = record.run_at_ms = record.entered_ms = now
             queue.admitted += 1
             queue.seq += 1
+            if state.events.any:
+                queue.event_seq += 1
             state.index[record.id] = record
             if custom_id is not None:
                 queue.custom_ids[custom_id] = record
@@ -243,6 +247,8 @@ def push_batch(
                 record.created_ms = record.run_at_ms = record.entered_ms = now
                 queue.admitted += 1
                 queue.seq += 1
+                if state.events.any:
+                    queue.event_seq += 1
                 index[record.id] = record
                 if own is not None:
                     if record.custom_id is not None:

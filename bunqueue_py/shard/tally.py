@@ -23,6 +23,9 @@ _PACKED = struct.Struct("<120I")
 COMPLETED, FAILED = 0, 1
 
 
+_NO_RATES = Throughput()
+
+
 class Tally:
     """The counts of one queue. An hour that is over is one short text; the open one is a list of
     completed and failed for each of its minutes."""
@@ -40,7 +43,7 @@ class Tally:
         self.minutes: list[int] = []
         #: hour number -> `packed` counts
         self.closed: dict[int, str] = {}
-        self.rates = Throughput()
+        self.rates = _NO_RATES
 
     def look(self, totals: Totals, now: int) -> int | None:
         """Everything counted since the last look ended in the second of that look. Returns the
@@ -74,6 +77,8 @@ class Tally:
         if ticks <= 0:
             return self.rates
         base, rates = self.base, self.rates
+        if totals == base and rates is _NO_RATES:
+            return rates
         rest = (1 - FACTOR) ** (ticks - 1)
         # ends came within the first of these ticks; adds may have come in any
         even = (totals.added - base.added) / ticks

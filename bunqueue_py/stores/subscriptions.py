@@ -11,9 +11,9 @@ from ..sync import LEAF, make_lock
 
 
 class Subscriptions:
-    """The mailboxes of all listeners. `any` says whether there is one, `kinds` what types somebody
-    hears. With no listener an event costs one look at `any`; on the way of every job it is one at
-    the type's own flag, so that a listener to failures costs the others nothing."""
+    """The mailboxes of all listeners. `any` says whether there is one: with no listener an event
+    costs that one look. `kinds` are the types that somebody hears, `pushed` whether that is one:
+    then a push has no short way."""
 
     def __init__(self) -> None:
         self._lock = make_lock("subscriptions", LEAF)
@@ -49,9 +49,6 @@ class Subscriptions:
         self.kinds = kinds
         self.any = bool(entries)
         self.pushed = "pushed" in kinds
-        self.active = "active" in kinds
-        self.completed = "completed" in kinds
-        self.empty = "empty" in kinds
 
     def publish(self, event: RawEvent) -> None:
         """Appends the event to every mailbox that wants it; called under the shard's lock,

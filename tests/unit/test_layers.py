@@ -382,7 +382,7 @@ def test_a_downward_import_is_left_alone(importer: str, statement: str) -> None:
     [
         ("ops.push", "import requests"),
         ("ops.push", "from pytest import fixture"),
-        ("observe.tracing", "def tracer():\n    import opentelemetry.trace as trace"),
+        ("observe.metrics", "def tracer():\n    import opentelemetry.trace as trace"),
     ],
 )
 def test_a_foreign_import_in_the_wrong_place_is_found(importer: str, statement: str) -> None:
