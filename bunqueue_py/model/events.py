@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from ..durations import ms_to_moment, optional_moment
@@ -85,6 +86,8 @@ class JobEvent:
 
 
 _new = object.__new__
+# a busy millisecond has many events, and making its moment is half of what making one costs
+_moment = lru_cache(maxsize=16)(ms_to_moment)
 _NOTHING_CARRIED: dict[str, Any] = {
     name: field.default
     for name, field in JobEvent.__dataclass_fields__.items()
@@ -102,7 +105,7 @@ def event_of(raw: RawEvent, loads: Callable[[bytes], Any]) -> JobEvent:
     # the constructor of a frozen dataclass stores one field after the other, at several times this
     fields = event.__dict__
     fields["type"], fields["queue"], fields["job_id"] = kind, queue, job_id
-    fields["timestamp"], fields["sequence"] = ms_to_moment(at_ms), sequence
+    fields["timestamp"], fields["sequence"] = _moment(at_ms), sequence
     fields.update(_NOTHING_CARRIED)
     if carried:
         fields.update(carried)
