@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bunqueue_py import ManagerConfig, Queue, QueueManager, Totals, ValidationError
+from bunqueue_py import ManagerConfig, Queue, QueueManager, Totals, ValidationError, Worker
 from bunqueue_py.ops.query import check
 from bunqueue_py.shard.spread import Spread, distribution
 from bunqueue_py.shard.tally import Tally, packed, unpacked
@@ -296,3 +296,16 @@ def test_a_tally_forgets_what_it_is_told_to() -> None:
     assert tally.forget_before(1) == [0]
     assert list(tally.closed) == [1]
     tally.check()
+
+
+def test_what_workers_pull_and_ack_is_timed_too() -> None:
+    with QueueManager(config=ManagerConfig(measure_times=True)) as manager:
+        queue = Queue("q", manager)
+        jobs = [queue.add("x", n) for n in range(40)]
+        with Worker(queue, lambda job: job.data, concurrency=2):
+            assert [job.result(10) for job in jobs] == list(range(40))
+        times = manager.stats().times
+    assert times["run"].count == times["wait"].count == 40
+    assert times["push"].count == 3, "the first of every sixteen"
+    assert times["pull"].count >= 1
+    assert times["ack"].count >= 1
