@@ -12,6 +12,8 @@ The layers, downward only:
     client                                                        queues and workers
 """
 
+import logging as _logging
+
 from .client.job import Ack as Ack
 from .client.job import DlqEntry as DlqEntry
 from .client.job import Job as Job
@@ -43,8 +45,20 @@ from .errors import WaitTimeoutError as WaitTimeoutError
 from .manager import QueueManager as QueueManager
 from .model.backoff import Backoff as Backoff
 from .model.events import JobEvent as JobEvent
+from .model.figures import Latency as Latency
+from .model.figures import ListenerStats as ListenerStats
+from .model.figures import ManagerStats as ManagerStats
+from .model.figures import MinuteCount as MinuteCount
+from .model.figures import QueueStats as QueueStats
+from .model.figures import StorageStats as StorageStats
+from .model.figures import Throughput as Throughput
+from .model.figures import Totals as Totals
+from .model.job_logs import LogEntry as LogEntry
+from .model.job_logs import LogPage as LogPage
 from .model.options import JobOptions as JobOptions
 from .model.options import JobSpec as JobSpec
+from .model.webhooks import Webhook as Webhook
+from .model.webhooks import WebhookTest as WebhookTest
 from .serializers import JsonSerializer as JsonSerializer
 from .serializers import PickleSerializer as PickleSerializer
 from .serializers import Serializer as Serializer
@@ -66,3 +80,6 @@ from .types import RateLimit as RateLimit
 from .types import Report as Report
 from .types import StallConfig as StallConfig
 from .types import TimelineEntry as TimelineEntry
+
+# what an application has not asked to see is not printed either
+_logging.getLogger(__name__).addHandler(_logging.NullHandler())

@@ -32,6 +32,8 @@ class EngineBackend:
         self._numbers = count(1)
         self.clock: Clock = state.clock
         self.runs_threads = runs_threads
+        #: what is done to every handler before it serves; tracing sets it
+        self.instrument: Callable[[Callable[[Job], Any]], Callable[[Job], Any]] = _as_it_is
         self.begin: Callable[[str, str | None], bool] = partial(begin.begin, state)
 
     def check_open(self) -> None:
@@ -129,3 +131,7 @@ class EngineBackend:
     def attached(self) -> list[Closable]:
         """The workers that are to be closed before the manager."""
         return [worker for worker, _ in list(self._attached.values())]
+
+
+def _as_it_is(handler: Callable[[Job], Any]) -> Callable[[Job], Any]:
+    return handler

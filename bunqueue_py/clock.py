@@ -24,6 +24,9 @@ class Clock(Protocol):
     timeline_ms: Callable[[], int]
     wall_ms: Callable[[], int]
 
+    elapsed_ns: Callable[[], int]
+    """Elapsed time for short differences, in nanoseconds, at the best resolution there is."""
+
     def effort(self) -> tuple[float, float]:
         """Two running counts in milliseconds, for differences only: elapsed time, and the CPU
         time of the calling thread."""
@@ -71,6 +74,7 @@ class SystemClock:
 
         self.timeline_ms: Callable[[], int] = timeline_ms
         self.wall_ms: Callable[[], int] = lambda: wall_ns() // 1_000_000
+        self.elapsed_ns: Callable[[], int] = time.perf_counter_ns
 
     def effort(self) -> tuple[float, float]:
         """Elapsed time, and the CPU time of the calling thread."""

@@ -31,6 +31,8 @@ from .event_hub import EventHub
 from .ids import Ids, SystemIds
 from .model.checks import checked_iterable
 from .model.failure import bounded, describe
+from .model.figures import ManagerStats, MinuteCount
+from .model.job_logs import LogEntry, LogPage, checked_line
 from .model.options import (
     MAX_BATCH,
     MAX_PRIORITY,
@@ -49,6 +51,10 @@ from .model.settings import (
     stall_settings,
 )
 from .model.window import MAX_PER_WINDOW
+from .observe import stats as observe_stats
+from .observe.metrics import Metrics, TaskFigures
+from .observe.timing import Timing
+from .observe.webhooks import Webhooks
 from .ops import ack as ops_ack
 from .ops import (
     change,
@@ -60,6 +66,7 @@ from .ops import (
     fail,
     leases,
     limits,
+    logs,
     owners,
     pull,
     push,
@@ -176,6 +183,15 @@ class QueueManager:
         loop.add(Task("deadlines", judge))
         self._backend = EngineBackend(state, self._beat, runs_threads=background)
         self.events = EventHub(state, threaded=background)
+        self._timing: Timing | None = None
+        if state.config.measure_times:
+            self._timing = Timing(state.clock.elapsed_ns)
+            self._timing.attach(state, self)
+        if state.config.tracing is not False:
+            from .observe import tracing  # needs an extra
+
+            tracing.attach(self, state.config.tracing)
+        self.metrics = Metrics(state, self._timing, self._task_figures, self._worker_count)
         if kept is not None:
             cut.attach(state)
             kept.start(
@@ -186,6 +202,8 @@ class QueueManager:
             )
             if not state.alarm.served and state.alarm.due_ms < NEVER:
                 state.alarm.start()
+        # when what the file has kept is known
+        self.webhooks = Webhooks(state, threaded=background)
         self._at_exit = _AtExit(self)
         atexit.register(self._at_exit)
         _disown_in_children(state)
@@ -257,6 +275,7 @@ class QueueManager:
                     ended = self._loop.stop(self._left(deadline)) and ended
                     ended = self._beat.stop(self._left(deadline)) and ended
                     ended = self.events.close(self._left(deadline)) and ended
+                    ended = self.webhooks.close(self._left(deadline)) and ended
                     atexit.unregister(self._at_exit)
                     closed.set()
         if problem is not None:
@@ -380,7 +399,7 @@ class QueueManager:
         done = self._loop.run_pass()
         if self._state.storage is not None:
             self._state.storage.step()
-        return done + self.events.drain()
+        return done + self.events.drain() + self.webhooks.step()
 
     def next_due(self) -> datetime | None:
         """The next moment at which time alone changes something (a deadline, a delayed job);
@@ -632,6 +651,14 @@ class QueueManager:
             message = bounded(message)
         leases.update_progress(self._state, job_id, token, percent, message)
 
+    def add_log(
+        self, job: Job | str, text: str, level: str = "info", *, token: str | None = None
+    ) -> None:
+        """Writes a line into the log of a pulled job; see `Job.log`. Raises `LockError` if its
+        lock was lost, `JobNotFoundError` if it is gone, `ValidationError`."""
+        job_id, token = _identify(job, token)
+        logs.add_log(self._state, job_id, token, *checked_line(text, level))
+
     # -- looking -----------------------------------------------------------------------------
 
     def get_job(
@@ -677,6 +704,39 @@ class QueueManager:
         """`wait_for` for coroutines; what `await job` does."""
         self._check_open()
         return await wait.wait_for_async(self._state, _identify(job_id, None)[0])
+
+    def job_logs(self, job_id: Job | str, offset: int = 0, limit: int = 100) -> LogPage:
+        """A page of the job's log, oldest line first; see `Queue.logs`."""
+        checked_int(offset, "offset", 0, 1 << 40)
+        checked_int(limit, "limit", 0, 1_000_000)
+        lines, total = logs.page(self._state, _identify(job_id, None)[0], offset, limit)
+        return LogPage([LogEntry(x.level, ms_to_moment(x.at_ms), x.text) for x in lines], total)
+
+    def stats(self) -> ManagerStats:
+        """What the manager does and holds: jobs by state, totals, throughput, latencies, storage,
+        memory. Each queue is read in its own moment, a few dozen at a time.
+
+        >>> with QueueManager() as manager:
+        ...     job = manager.push("sums", [1, 2, 3])
+        ...     stats = manager.stats()
+        >>> stats.counts.waiting, stats.queues["sums"].totals.added
+        (1, 1)
+        """
+        return observe_stats.read(self._state, self._timing)
+
+    def minute_counts(self, queue: Any, kind: str) -> list[MinuteCount]:
+        """How many jobs of the queue "completed" or "failed" in each minute that has any; see
+        `Queue.metrics`."""
+        if kind not in ("completed", "failed"):
+            raise ValidationError(f"kind must be 'completed' or 'failed', not {shown(kind)}")
+        return observe_stats.minutes(self._state, _queue_name(queue), kind)
+
+    def _task_figures(self) -> list[TaskFigures]:
+        tasks = (*self._loop.tasks, *self._beat.tasks)
+        return [TaskFigures(task.name, task.failures) for task in tasks]
+
+    def _worker_count(self) -> int:
+        return len(self._backend.attached())
 
     def get_jobs(
         self,

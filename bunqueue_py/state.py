@@ -12,10 +12,12 @@ from .ids import Ids
 from .model.job import JobRecord
 from .model.options import OptionsCache
 from .model.snapshot import JobSnapshot, fields_of
+from .registry.webhooks import WebhookRegistry
 from .shard.queue_state import QueueState
 from .shard.shard_map import ShardMap
 from .storage.base import Storage
 from .stores.alarm import Alarm
+from .stores.logs import LogStore
 from .stores.results import ProofStore, ResultStore
 from .stores.subscriptions import Subscriptions
 from .sync import RECALL, AnyLock, make_lock
@@ -51,6 +53,8 @@ class State:
     shards: ShardMap
     results: ResultStore
     proofs: ProofStore
+    logs: LogStore
+    webhooks: WebhookRegistry
     events: Subscriptions
     alarm: Alarm
     beat: Alarm
@@ -96,6 +100,8 @@ def build_state(
         shards=ShardMap(config.shard_count()),
         results=ResultStore(config.keep_results, config.max_completed_bytes),
         proofs=ProofStore(),
+        logs=LogStore(config.keep_logs_jobs),
+        webhooks=WebhookRegistry(),
         events=Subscriptions(),
         alarm=Alarm(),
         beat=Alarm(),

@@ -22,13 +22,17 @@ from bunqueue_py.model.rows import (
     JobRow,
     row_of,
 )
+from bunqueue_py.ops.log_rows import LOG_KIND
 from bunqueue_py.ops.mark import QUEUE_KIND, held_body
-from bunqueue_py.shard.dirty import GROUP_KIND, HELD_KIND, group_name, held_name
+from bunqueue_py.ops.tally import MINUTES_KIND
+from bunqueue_py.shard.dirty import GROUP_KIND, HELD_KIND, group_name, held_name, minutes_name
 from bunqueue_py.shard.keys import seq_of
 from bunqueue_py.shard.settings import group_body, settings_body
+from bunqueue_py.state import State
 from bunqueue_py.storage.sqlite.meta import options_text
 from bunqueue_py.storage.sqlite.recovery import stored_jobs, stored_rest
 from bunqueue_py.storage.sqlite.rows import RowDecoder
+from bunqueue_py.stores.logs import LINES
 
 
 def check_storage(manager: QueueManager, path: str) -> None:
@@ -73,6 +77,7 @@ def check_storage(manager: QueueManager, path: str) -> None:
             key = (HELD_KIND, held_name(queue.name, holder.unique_key or ""))
             assert isinstance(holder.claim, Claim), "a job that is gone holds a key"
             assert rest.pop(key, None) == held_body(holder.id, holder.claim), "a held key"
+    _check_figures(state, rest)
     assert not rest, "something on disk of which memory knows nothing"
 
 
@@ -136,3 +141,18 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _as_json(part) for key, part in value.items()}
     return [_as_json(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+def _check_figures(state: State, rest: dict[tuple[str, str], Any]) -> None:
+    """Takes out of `rest` the counts by the minute and the logs, which are as memory has them. Of
+    the hour that goes on, the file may know less."""
+    for queue in state.queues.values():
+        tally = queue.tally
+        for hour, text in ({} if tally is None else tally.closed).items():
+            assert rest.pop((MINUTES_KIND, minutes_name(queue.name, hour))) == text, "an hour"
+        if tally is not None:
+            rest.pop((MINUTES_KIND, minutes_name(queue.name, tally.hour)), None)
+    for job_id, lines in state.logs.lines():
+        for line in lines:
+            name = (LOG_KIND, f"{job_id}\0{line.number % LINES}")
+            assert rest.pop(name, None) == list(line), "a line of a log"

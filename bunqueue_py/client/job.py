@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..durations import ms_to_moment, optional_moment
 from ..errors import JobNotFoundError, SerializationError
 from ..model.job import plain_timeline
+from ..model.job_logs import LogPage
 from ..model.side import AttemptRow
 from ..model.snapshot import DATA, UNREAD, JobSnapshot
 from ..types import Attempt, Duration, JobState, TimelineEntry
@@ -280,6 +281,19 @@ class Job(JobSnapshot):
         Raises `LockError` if this run has lost its lock, `JobNotFoundError` if the job is gone.
         """
         self._manager.update_progress(self, percent, message)
+
+    def log(self, text: str, level: str = "info") -> None:
+        """In a handler: writes a line into the job's log. `text`: up to 10,000 characters are
+        kept; `level`: debug, info, warning, error or critical. A job's newest 100 lines are kept,
+        of the 10,000 jobs (`keep_logs_jobs`) that wrote last, as long as the job is in memory.
+
+        Raises `LockError` if this run has lost its lock, `JobNotFoundError` if the job is gone.
+        """
+        self._manager.add_log(self, text, level)
+
+    def logs(self, offset: int = 0, limit: int = 100) -> LogPage:
+        """A page of the lines that its handlers have written, oldest first; see `Queue.logs`."""
+        return self._manager.job_logs(self._id, offset, limit)
 
     def extend_lock(self, duration: Duration) -> bool:
         """In a handler: holds the job for `duration` from now, and so at each heartbeat."""

@@ -10,6 +10,8 @@ from typing_extensions import Unpack
 
 from ..clock import Clock
 from ..errors import StorageError
+from ..model.figures import MinuteCount
+from ..model.job_logs import LogPage
 from ..model.options import JobOptions, JobSpec
 from ..types import (
     DlqConfig,
@@ -48,6 +50,9 @@ class Backend(Protocol):
         """The kind of `Crew` that runs the jobs of its workers by hand, where no threads may;
         `None` for the usual one."""
         ...
+
+    instrument: Callable[[Callable[[Job], Any]], Callable[[Job], Any]]
+    """What is done to every handler before it serves."""
 
     def check_open(self) -> None:
         """Raises `ManagerClosedError` if the manager is closed."""
@@ -198,6 +203,11 @@ class Manager(Protocol):
 
     decode: Callable[[bytes], Any]
 
+    def add_log(
+        self, job: Job | str, text: str, level: str = "info", *, token: str | None = None
+    ) -> None: ...
+    def job_logs(self, job_id: Job | str, offset: int = 0, limit: int = 100) -> LogPage: ...
+    def minute_counts(self, queue: str, kind: str) -> list[MinuteCount]: ...
     def counts(self, queue: str | None = None) -> JobCounts: ...
     def get_jobs(
         self,

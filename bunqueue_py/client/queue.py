@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 from typing_extensions import Unpack
 
 from ..durations import MAX_DURATION_MS, shown
 from ..errors import ValidationError
 from ..model.checks import checked_iterable
+from ..model.figures import MinuteCount
+from ..model.job_logs import LogPage
 from ..model.options import JobOptions, JobSpec, OtherOptions, check_known, checked_queue_name
 from ..types import Deduplication, Duration, JobCounts, JobState
 from .groups import QueueGroups, QueueLimits
@@ -216,6 +218,17 @@ class Queue:
     def counts(self) -> JobCounts:
         """How many jobs are in each state, judged now. O(log n)."""
         return self._manager.counts(self._name)
+
+    def logs(self, job_id: Job | str, offset: int = 0, limit: int = 100) -> LogPage:
+        """A page of the job's log: `entries`, oldest first, from the `offset`-th kept line on, and
+        `total`, how many lines the job has ever written. Empty for a job that is not known."""
+        return self._manager.job_logs(job_id, offset, limit)
+
+    def metrics(self, kind: Literal["completed", "failed"]) -> list[MinuteCount]:
+        """How many jobs completed, or failed for good, minute by minute: the minutes that have
+        any, oldest first, of the last 14 days (`completed_metrics_days`). On a file they survive
+        restarts; a crash may cost the counts of the last seconds."""
+        return self._manager.minute_counts(self._name, kind)
 
     # -- control -----------------------------------------------------------------------------
 

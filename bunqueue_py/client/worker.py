@@ -110,7 +110,7 @@ class Worker:
             self._backend,
             self._queue,
             self.name,
-            route,
+            self._backend.instrument(route),
             concurrency=concurrency,
             lease_ms=lease_ms,
             beat_ms=beat_ms,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from ..durations import ms_to_moment, optional_moment
@@ -14,6 +16,10 @@ from ..sync import LEAF, make_lock, spawn
 from .throttle import LogThrottle
 
 BUFFER_SIZE = 100_000
+GATHER = 0.001
+"""Seconds for which a busy listener's thread lets events gather."""
+PATIENCE = 10.0
+"""Seconds that a close without a timeout gives one call of a listener."""
 EVENT_TYPES = frozenset(
     (
         "pushed",
@@ -43,6 +49,7 @@ EVENT_TYPES = frozenset(
 
 STORAGE_FAILING = "storage_failing"
 STORAGE_RECOVERED = "storage_recovered"
+WEBHOOK_DISABLED = "webhook_disabled"
 """The reasons of `health` events."""
 
 
@@ -51,13 +58,14 @@ class JobEvent:
     """Something that happened in a queue.
 
     `sequence` counts the events of one queue without gaps, so a listener of all types can see
-    that it lost some. The rest is `None` but for what the type carries: `state` (pushed),
-    `result` (completed), `error`, `attempt`, `terminal` and `reason` or `retry_at` (failed),
-    `error` (stalled), `reason` (dlq_added, dlq_skipped), `percent`, `message` (progress), `count`
-    (drained, cleaned, obliterated).
+    that it lost some. The rest is `None` but for
+    what the type carries: `state` (pushed), `result` (completed), `error`, `attempt`, `terminal`
+    and `reason` or `retry_at` (failed), `error` (stalled), `reason` (dlq_added, dlq_skipped),
+    `percent`, `message` (progress), `count` (drained, cleaned, obliterated).
 
     `health` is of the whole manager: its `queue` is empty, and its `sequence` counts these events
-    alone. `reason` is `storage_failing`, with the `error`, or `storage_recovered`.
+    alone. `reason` is `storage_failing`, with the `error`, or `storage_recovered`;
+    or `webhook_disabled`, the `error` saying which and why.
     """
 
     type: str
@@ -77,6 +85,15 @@ class JobEvent:
     count: int | None = None
 
 
+_new = object.__new__
+# a busy millisecond has many events, and making its moment is half of what making one costs
+_moment = lru_cache(maxsize=16)(ms_to_moment)
+_NOTHING_CARRIED: dict[str, Any] = {
+    name: field.default
+    for name, field in JobEvent.__dataclass_fields__.items()
+    if field.default is None
+}
+
 RawEvent = tuple[str, str, "str | None", int, int, "dict[str, Any] | None"]
 """type, queue, job id, timeline ms, sequence, and what the type carries (result encoded)."""
 
@@ -84,11 +101,18 @@ RawEvent = tuple[str, str, "str | None", int, int, "dict[str, Any] | None"]
 def event_of(raw: RawEvent, loads: Callable[[bytes], Any]) -> JobEvent:
     """The event as listeners see it; each listener gets its own decoded result."""
     kind, queue, job_id, at_ms, sequence, carried = raw
-    carried = dict(carried) if carried else {}
-    if carried.get("result") is not None:
-        carried["result"] = loads(carried["result"])
-    carried["retry_at"] = optional_moment(carried.pop("retry_at_ms", None))
-    return JobEvent(kind, queue, job_id, ms_to_moment(at_ms), sequence, **carried)
+    event = _new(JobEvent)
+    # the constructor of a frozen dataclass stores one field after the other, at several times this
+    fields = event.__dict__
+    fields["type"], fields["queue"], fields["job_id"] = kind, queue, job_id
+    fields["timestamp"], fields["sequence"] = _moment(at_ms), sequence
+    fields.update(_NOTHING_CARRIED)
+    if carried:
+        fields.update(carried)
+        if fields["result"] is not None:
+            fields["result"] = loads(fields["result"])
+        fields["retry_at"] = optional_moment(fields.pop("retry_at_ms", None))
+    return event
 
 
 class Mailbox:
@@ -110,22 +134,35 @@ class Mailbox:
         self._bell = threading.Lock()
         self._bell.acquire()
         self._rung = False
+        #: never released: to wait for it is to let time pass
+        self._pause = threading.Lock()
+        self._pause.acquire()
         self._items: deque[Any] = deque()
         self._closed = False
         self._thread: threading.Thread | None = None
         self.lost = 0
         self._told = 0
+        self._delivered = 0
 
-    def offer(self, item: Any) -> None:
-        """Buffers the item and wakes the reader."""
+    def offer(self, item: Any) -> bool:
+        """Buffers the item and wakes the reader; says whether an older one was lost for it."""
+        lost = False
         with self._lock:
             if len(self._items) >= BUFFER_SIZE:
-                self._items.popleft()
-                self.lost += 1
+                with suppress(IndexError):  # the reader has just taken all of them
+                    self._items.popleft()
+                    self.lost += 1
+                    lost = True
             self._items.append(item)
             if not self._rung:
                 self._rung = True
                 self._bell.release()
+        return lost
+
+    @property
+    def backlog(self) -> int:
+        """How many items are buffered."""
+        return len(self._items)
 
     def start(self) -> None:
         """Starts the thread that delivers."""
@@ -133,27 +170,29 @@ class Mailbox:
 
     def drain(self) -> int:
         """Delivers what is buffered, on the calling thread; returns how many items."""
-        delivered, told = 0, self._told
+        items, deliver, delivered = self._items, self._deliver, 0
         while True:
-            self._told = told
-            with self._lock:
-                if not self._items:
-                    return delivered
-                item = self._items.popleft()
-            if self.lost > told:
-                told = self.lost
-                self._throttle.warning(
-                    f"{self._name} is too slow: {told:,} events were lost, the oldest first"
-                )
             try:
-                self._deliver(item)
+                # without the lock: taking one out is atomic, and nobody else does but `offer`,
+                # from a buffer that is full
+                item = items.popleft()
+            except IndexError:
+                return delivered
+            if self.lost > self._told:
+                lost = self.lost
+                self.report()
+                self._told = lost
+            try:
+                deliver(item)
             except BaseException as error:  # a listener may raise anything, SystemExit included
                 self._throttle.error(f"a listener of {self._name}", error)
             delivered += 1
+            self._delivered += 1
 
     def close(self, timeout: float | None = None) -> bool:
         """Delivers what is buffered, then ends the thread; says whether it ended in time. From
-        within the thread itself it only asks for the end."""
+        within the thread itself it only asks for the end. Without a `timeout` it waits for as long
+        as one call after the other returns, and leaves one that takes longer than 10 s behind."""
         with self._lock:
             self._closed = True
             if not self._rung:
@@ -162,15 +201,36 @@ class Mailbox:
         thread = self._thread
         if thread is None or thread is threading.current_thread():
             return True
-        thread.join(timeout)
-        return not thread.is_alive()
+        while True:
+            before = self._delivered
+            thread.join(PATIENCE if timeout is None else timeout)
+            if not thread.is_alive():
+                return True
+            if timeout is not None or self._delivered == before:
+                self._throttle.warning(
+                    f"{self._name} is left in a call that has not returned: "
+                    f"{len(self._items):,} events were not delivered"
+                )
+                return False
+
+    def report(self) -> None:
+        """Logs, once a minute, how many items were lost."""
+        if self.lost:
+            self._throttle.warning(
+                f"{self._name} is too slow: {self.lost:,} events were lost, the oldest first"
+            )
 
     def _run(self) -> None:
+        burst = False
         while True:
             self._bell.acquire()
+            if burst and not self._closed:
+                # Between two jobs of a busy program a second thread costs more in taking turns
+                # than in what it does: while events come one upon the other, let some gather.
+                self._pause.acquire(True, GATHER)
             with self._lock:
                 self._rung = False
-            self.drain()
+            burst = self.drain() > 1 or bool(self._items)
             with self._lock:
                 if self._closed and not self._items:
                     return

@@ -20,6 +20,7 @@ from .checks import checked_name as checked_name
 from .checks import checked_queue_name as checked_queue_name
 from .claim import AnyClaim
 from .import_path import checked_importable
+from .job_trace import TRACE
 from .own import NAMED, Own, checked_key, own_options
 
 MAX_PRIORITY = 1_000_000
@@ -324,8 +325,9 @@ _SHARED: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "stall_timeout": ("stall_timeout_ms", _positive("stall_timeout")),
     "durable": ("durable", lambda value: checked_bool(value, "durable")),
 }
-_OWN = frozenset(("delay", "run_at", "custom_id", "tags", "deduplication", "group", "group_limit"))
-_KNOWN = frozenset(_SHARED) | _OWN | {"priority"}
+_NAMED_OWN = ("delay", "run_at", "custom_id", "tags", "deduplication", "group", "group_limit")
+_OWN = frozenset((*_NAMED_OWN, TRACE))
+_KNOWN = frozenset((*_SHARED, *_NAMED_OWN, "priority"))
 
 
 def _shared(given: dict[str, Any], max_timeline: int) -> Options:

@@ -10,6 +10,7 @@ from ..errors import ValidationError
 from ..types import DEFAULT_HOLD, DEFAULT_MODE, Deduplication
 from .checks import MAX_NAME, checked_int, checked_name
 from .claim import EXTEND, REPLACE, SKIP, AnyClaim, Claim
+from .job_trace import TRACE, checked_trace
 
 _MODES = {"skip": SKIP, "extend": EXTEND, "replace": REPLACE}
 
@@ -23,6 +24,7 @@ class Own(NamedTuple):
     tags: tuple[str, ...] = ()
     group: str | None = None
     group_limit: int | None = None
+    trace: str | None = None
 
 
 NAMED = Own()
@@ -52,9 +54,10 @@ def own_options(given: dict[str, Any], wall: Callable[[], int]) -> Given:
     tags = _tags(given.pop("tags", ()))
     key, claim = checked_key(given.pop("deduplication", None))
     group, limit = _group(given.pop("group", None), given.pop("group_limit", None))
+    trace = checked_trace(given.pop(TRACE, None))
     own = NAMED
-    if delay_ms or run_at_ms is not None or tags or group is not None:
-        own = Own(delay_ms, run_at_ms, tags, group, limit)
+    if delay_ms or run_at_ms is not None or tags or group is not None or trace is not None:
+        own = Own(delay_ms, run_at_ms, tags, group, limit, trace)
     return own, custom_id, key, claim
 
 

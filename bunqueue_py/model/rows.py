@@ -38,6 +38,7 @@ SideRow = tuple[
     int,  # stall_count
     tuple[str, ...],  # tags
     tuple[tuple[str, int], ...] | None,  # timeline
+    str | None,  # trace
 ]
 
 JobRow = tuple[
@@ -253,6 +254,7 @@ def _side_row(side: Side) -> SideRow:
         side.stall_count,
         side.tags,
         None if timeline is None else tuple(timeline),
+        side.trace,
     )
 
 
@@ -271,6 +273,7 @@ def _side(row: SideRow, max_timeline: int) -> Side:
         side.stall_count,
         side.tags,
         timeline,
+        side.trace,
     ) = row
     if letter is not None:
         side.letter = Letter(letter[0])

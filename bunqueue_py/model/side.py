@@ -64,6 +64,7 @@ class Side:
         "stall_count",
         "tags",
         "timeline",
+        "trace",
         "view",
     )
 
@@ -82,6 +83,8 @@ class Side:
         self.stall_count = 0
         self.tags: tuple[str, ...] = ()
         self.timeline: deque[tuple[str, int]] | None = None
+        #: the context of the trace in which it was added, where that is traced
+        self.trace: str | None = None
         self.view: SideView | None = None
 
 
@@ -99,6 +102,7 @@ class SideView(NamedTuple):
     stall_count: int
     tags: tuple[str, ...]
     timeline: tuple[tuple[str, int], ...] | None
+    trace: str | None
 
 
 _new = tuple.__new__
@@ -123,6 +127,7 @@ def side_view(side: Side) -> SideView:
             side.stall_count,
             side.tags,
             None if side.timeline is None else tuple(side.timeline),
+            side.trace,
         ),
     )
 

@@ -129,11 +129,13 @@ def _apply_own(
         forget(state, queue, holder, remember=True)
     if own.tags:
         record.need_side().tags = own.tags
+    if own.trace is not None:
+        record.need_side().trace = own.trace
     if own.group is not None:
         side = record.need_side()
         side.group = own.group
         group = None if queue.groups is None else queue.groups.by_name.get(own.group)
-        if group is not None and not own.tags:
+        if group is not None and not own.tags and own.trace is None:
             if group.view is None:
                 group.view = side_view(side)
             side.view = group.view

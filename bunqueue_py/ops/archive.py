@@ -118,6 +118,7 @@ def take_back(state: State, queue: QueueState, record: JobRecord) -> None:
     """The fetched record is in memory again, for a verb that takes it out of the completed ones
     before the shard is let go. The gate is the caller's."""
     queue.admitted += 1
+    queue.admitted_shift -= 1  # it was added before
     state.index[record.id] = record
 
 

@@ -7,6 +7,7 @@ from ..state import State
 from ..sync import SHARD, make_lock
 from .give_back import give_back
 from .recover import rebuild
+from .tally import mark_last
 
 
 def seal(state: State) -> None:
@@ -28,6 +29,7 @@ def _give_all_back(state: State, shard: Shard) -> None:
         rebuild(state, shard)
     now = state.now()
     for queue in shard.queues.values():
+        mark_last(state, queue, now)
         for record in list(queue.active.values()):
             give_back(state, queue, record, now, 0, started=True)
 

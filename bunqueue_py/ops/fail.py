@@ -16,6 +16,7 @@ from .commit import outcome_cut, settle
 from .finish import drop_deadlines, emit, finalize
 from .mark import mark
 from .recover import check_open, enter
+from .tally import note_run
 
 
 class Verdict(NamedTuple):
@@ -130,6 +131,7 @@ def end_run(
         failure = failure._replace(reason=verdict.reason)
         finalize(state, queue, record, failure, now, charged=row, by_sweep=by_sweep)
         return verdict
+    note_run(queue, record, now)
     queue.leave_active(record, now)
     drop_deadlines(queue, record.delivery)
     record.requeue(verdict.retry_at_ms, now, "retrying", charged=row, by_sweep=by_sweep)

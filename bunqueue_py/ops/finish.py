@@ -14,7 +14,9 @@ from ..shard.queue_state import QueueState, finished_size
 from ..state import State
 from ..stores.results import Proof
 from .archive import is_kept, leave
+from .log_rows import drop_log
 from .mark import mark, mark_completed, mark_gone
+from .tally import look
 
 
 def emit(
@@ -25,10 +27,22 @@ def emit(
     now: int,
     carried: dict[str, Any] | None = None,
 ) -> None:
-    """Draws the queue's next sequence number and hands the event to every listener. The caller
-    has tested `state.events.any`."""
-    queue.event_seq += 1
-    state.events.publish((kind, queue.name, job_id, now, queue.event_seq, carried))
+    """Draws the queue's next sequence number and hands the event to every listener that hears its
+    type. The caller has tested that there is a listener at all."""
+    events = state.events
+    queue.event_seq = number = queue.event_seq + 1
+    if kind not in events.kinds:
+        return
+    name = queue.name
+    event = (kind, name, job_id, now, number, carried)
+    # what `publish` does, in line
+    for of, types, mailbox in events.entries:
+        if (types is None or kind in types) and (of is None or of == name) and mailbox.offer(event):
+            events.losing = True
+    if events.losing:
+        # a listener that never returns cannot say it itself; logging is foreign code
+        events.losing = False
+        queue.shard.after.append(events.report)
 
 
 def complete(
@@ -55,6 +69,8 @@ def complete(
                 deadlines.sweep()
     else:
         leave_stage(queue, record, now)
+    if now >= queue.look_ms:
+        look(state, queue, record, now, ran=delivery is not None)
     record.complete(now, size)
     if record.unique_key is not None:
         queue.unique_keys.free(record)
@@ -101,6 +117,8 @@ def finalize(
     events, watchers. The one function that ends a job so. `charged` is the row of the run that
     it died in, if it did."""
     failure = failure._replace(stack=trimmed(failure.stack, record.options.stack_trace_limit))
+    if now >= queue.look_ms:
+        look(state, queue, record, now, ran=charged is not None)
     leave_stage(queue, record, now)
     record.fail(failure, now, charged=charged, by_sweep=by_sweep)
     if record.unique_key is not None:
@@ -183,6 +201,8 @@ def forget(state: State, queue: QueueState, record: JobRecord, *, remember: bool
         state.proofs.put(record.id, proof)
     elif record.result_size >= 0:
         state.results.drop(record.id)
+    if state.logs.jobs and record.id in state.logs.jobs:
+        drop_log(state, queue.shard, record.id)
     record.remove()
     del state.index[record.id]
     queue.departed += 1
@@ -224,12 +244,15 @@ def evict(state: State, queue: QueueState, limit: int) -> None:
     # before anything leaves: an exception between must not make a completed job unknown
     state.proofs.put_many(proofs)
     marked, kept = queue.shard.dirty is not None, is_kept(state)
+    logged = state.logs.jobs
     for record in leaving:
         job_id = record.id
         if kept and record.options.remove_on_complete is False:
             leave(queue, record)
         elif marked:
             mark_gone(queue, record)
+        if logged and job_id in logged:
+            drop_log(state, queue.shard, job_id)
         size += len(record.data)
         if record.result_size > 0:
             size += record.result_size

@@ -23,6 +23,7 @@ from .draft import encode as encode
 from .finish import emit
 from .mark import mark_new
 from .recover import enter
+from .tally import begin_tally
 
 
 def find_queue(state: State, name: object) -> QueueState:
@@ -31,6 +32,7 @@ def find_queue(state: State, name: object) -> QueueState:
         return state.queues[name]
 
     def announce(queue: QueueState) -> None:
+        begin_tally(state, queue)
         if state.events.any:
             emit(state, queue, "queue_created", None, state.now())
 
@@ -74,13 +76,15 @@ def push(
         if (
             own is None
             and record.options.is_plain
-            and not state.events.any
+            and not state.events.pushed
             and not queue.waiters.line
         ):
             # the short way of _admit, in line: a plain job, and nobody to tell
             record.created_ms = record.run_at_ms = record.entered_ms = now
             queue.admitted += 1
             queue.seq += 1
+            if state.events.any:
+                queue.event_seq += 1  # nobody hears it, and yet it was one
             state.index[record.id] = record
             ready = queue.ready
             if record.priority == 0:
@@ -170,13 +174,15 @@ def push_named(
         if (
             (custom_id is None or custom_id not in queue.custom_ids)
             and (key is None or key not in owners)
-            and not state.events.any
+            and not state.events.pushed
             and not queue.waiters.line
         ):
             # the short way again
             record.created_ms = record.run_at_ms = record.entered_ms = now
             queue.admitted += 1
             queue.seq += 1
+            if state.events.any:
+                queue.event_seq += 1
             state.index[record.id] = record
             if custom_id is not None:
                 queue.custom_ids[custom_id] = record
@@ -226,7 +232,7 @@ def push_batch(
         index, view = state.index, state.view
         owners, custom_ids = queue.unique_keys.owners, queue.custom_ids
         # with nobody to tell, the plain job of a batch takes the short way of _admit, in line
-        quiet = not state.events.any and not queue.waiters.line
+        quiet = not state.events.pushed and not queue.waiters.line
         full: GroupFullError | None = None
         for record, own in drafts:
             if (
@@ -244,6 +250,8 @@ def push_batch(
                 record.created_ms = record.run_at_ms = record.entered_ms = now
                 queue.admitted += 1
                 queue.seq += 1
+                if state.events.any:
+                    queue.event_seq += 1
                 index[record.id] = record
                 if own is not None:
                     if record.custom_id is not None:

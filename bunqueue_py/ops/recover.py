@@ -15,6 +15,7 @@ from ..shard.shard import BROKEN, OPEN, FinishedHeads, Shard
 from ..shard.stalls import watch
 from ..state import State
 from .finish import forget, resolve
+from .log_rows import mark_logs
 from .mark import mark, mark_all, mark_gone, mark_group, mark_held, mark_queue
 
 _log = logging.getLogger("bunqueue_py.recover")
@@ -44,6 +45,7 @@ def rebuild(state: State, shard: Shard) -> None:
     shard.after.append(lambda: _log.warning(_REBUILT, shard.index))
     make_anew(state, shard)
     if shard.dirty is not None:
+        mark_logs(state, shard)
         for queue in shard.queues.values():
             mark_queue(queue)
             for group in () if queue.groups is None else queue.groups.by_name.values():
@@ -103,7 +105,9 @@ def make_anew(state: State, shard: Shard, found: dict[str, Found] | None = None)
     now = state.now()
     for name, queue in shard.queues.items():
         part = None if found is None else found.get(name) or Found(queue)
+        added = queue.admitted + queue.admitted_shift
         _rebuild_queue(state, queue, records[name] if part is None else part.others, now, part)
+        queue.admitted_shift = added - queue.admitted
     shard.heads = FinishedHeads()
     for queue in shard.queues.values():
         shard.heads.push(queue)

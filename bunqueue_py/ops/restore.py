@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -22,14 +23,18 @@ from ..shard.shard import BROKEN, OPEN
 from ..shard.unique_keys import stands
 from ..state import State
 from ..storage.base import Recovered
+from ..stores.logs import Line
 from ..types import FailureReason
 from .careful import CAREFUL_MS
 from .fail import end_run, wait_before_retry
 from .finish import finalize
 from .give_back import give_back
+from .log_rows import LOG_KIND, read_line, restore_logs
 from .mark import QUEUE_KIND, mark, mark_group, mark_held, mark_new, mark_queue
 from .recover import STRAY_SHARE, Found, make_anew
 from .retention import trim
+from .tally import MINUTES_KIND, begin_tally, restore_minutes
+from .webhooks import WEBHOOK_KIND
 
 _log = logging.getLogger("bunqueue_py.storage")
 _LOST = Failure(FailureReason.WORKER_LOST, "the process ended while the job was active")
@@ -40,6 +45,7 @@ def restore(state: State, recovered: Recovered) -> None:
     back uncharged after a close in good order. What this changes is marked."""
     now = state.now()
     held: list[tuple[str, Any]] = []
+    logs: dict[str, list[Line]] = {}
     for kind, key, body in recovered.rest:
         if kind == HELD_KIND:
             held.append((key, body))
@@ -50,6 +56,17 @@ def restore(state: State, recovered: Recovered) -> None:
             with _passed_over(kind, key):
                 queue_name, _, group = key.partition("\0")
                 restore_group(_queue_of(state, queue_name), group, body)
+        elif kind == LOG_KIND:
+            with _passed_over(kind, key):
+                job_id, line = read_line(key, body)
+                logs.setdefault(job_id, []).append(line)
+        elif kind == WEBHOOK_KIND:
+            with _passed_over(kind, key):
+                state.webhooks.restore(key, body)
+        elif kind == MINUTES_KIND:
+            with _passed_over(kind, key):
+                queue_name, _, hour = key.partition("\0")
+                restore_minutes(state, _queue_of(state, queue_name), hour, body)
     lost: list[JobRecord] = []
     broken: list[StorageError] = []
     parts, latest = _restore_jobs(state, recovered.jobs, lost, broken)
@@ -71,6 +88,7 @@ def restore(state: State, recovered: Recovered) -> None:
             shard.gate = OPEN
     _end_lost(state, lost, clean=recovered.clean)
     _bury(state, broken)
+    restore_logs(state, logs)
     for shard in state.shards.shards:
         shard.careful_ms = 0 if recovered.clean else now + CAREFUL_MS
         shard.call_after()
@@ -81,7 +99,7 @@ def restore(state: State, recovered: Recovered) -> None:
 
 def _queue_of(state: State, name: str) -> QueueState:
     found = state.queues.get(name)
-    return found or state.shards.queue(state.queues, name, lambda queue: None)
+    return found or state.shards.queue(state.queues, name, partial(begin_tally, state))
 
 
 def _restore_jobs(

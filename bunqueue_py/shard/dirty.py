@@ -33,6 +33,11 @@ def held_name(queue: str, key: str) -> str:
     return f"{queue}\0{key}"
 
 
+def minutes_name(queue: str, hour: int) -> str:
+    """What the counts of one hour of a queue are called on disk."""
+    return f"{queue}\0{hour}"
+
+
 class Dirty:
     """The latest value of everything that changed since the last cut. Each verb is O(1).
 

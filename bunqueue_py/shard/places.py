@@ -16,6 +16,7 @@ from .groups import Groups
 from .keys import seq_of
 from .limiter import UNBOUNDED, Limits
 from .ready_queue import Arrivals, ReadyQueue
+from .tally import Tally
 from .unique_keys import UniqueKeys
 from .waiters import Waiter, Waiters
 
@@ -38,6 +39,7 @@ class Places:
     __slots__ = (
         "active",
         "admitted",
+        "admitted_shift",
         "anchored",
         "arrivals",
         "completed",
@@ -53,12 +55,14 @@ class Places:
         "groups",
         "limits",
         "lock",
+        "look_ms",
         "name",
         "paused",
         "ready",
         "seq",
         "shard",
         "stalls",
+        "tally",
         "unique_keys",
         "waiters",
     )
@@ -74,8 +78,13 @@ class Places:
         self.event_seq = 0
         self.admitted = 0
         self.departed = 0
+        #: what to add to `admitted` for the number of jobs added since the manager was opened
+        self.admitted_shift = 0
         self.completed_total = 0
         self.failed_total = 0
+        #: made with the first job that ends; no end before `look_ms` needs to look at it
+        self.tally: Tally | None = None
+        self.look_ms = 0
         #: both are made with the first grouped job or setting; most queues have neither
         self.groups: Groups | None = None
         self.limits: Limits | None = None

@@ -146,6 +146,8 @@ class QueueState(Places):
             assert record.delivery is not None
             check_watched(record.delivery, self.stalls)
         self.completed.check()
+        if self.tally is not None:
+            self.tally.check()
         assert all(r.state in (COMPLETED, FAILED) for r in self.counted.values()), "counted"
         for custom_id, record in self.custom_ids.items():
             assert record.custom_id == custom_id and record.state != REMOVED, "custom id"

@@ -12,6 +12,7 @@ from ..errors import ForkedManagerError, ManagerClosedError
 from ..sync import SHARD, make_lock
 from .deadlines import Deadlines
 from .dirty import Dirty
+from .spread import Spread
 
 if TYPE_CHECKING:
     from .queue_state import QueueState
@@ -43,6 +44,7 @@ class Shard:
         "index",
         "lock",
         "queues",
+        "times",
         "watched",
     )
 
@@ -58,6 +60,8 @@ class Shard:
         self.careful_ms = 0
         #: `None` where nothing is kept beyond the process
         self.dirty: Dirty | None = None
+        #: `None` unless `measure_times` asks for it
+        self.times: Times | None = None
         self.finished_bytes = 0
         self.heads = FinishedHeads()
         self.watched: dict[str, list[Watcher]] = {}
@@ -81,6 +85,16 @@ class Shard:
             )
         if self.gate == CLOSED:
             raise ManagerClosedError("this manager is closed; open a new QueueManager")
+
+
+class Times:
+    """How long the runs that ended had waited, and took, in milliseconds. Guarded."""
+
+    __slots__ = ("runs", "waits")
+
+    def __init__(self) -> None:
+        self.waits = Spread()
+        self.runs = Spread()
 
 
 class FinishedHeads:

@@ -6,18 +6,21 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from ..model.events import Mailbox, RawEvent
+from ..model.events import EVENT_TYPES, Mailbox, RawEvent
 from ..sync import LEAF, make_lock
 
 
 class Subscriptions:
-    """The mailboxes of all listeners. `any` is what the hot path tests: with no listener an
-    event costs that one look."""
+    """The mailboxes of all listeners. `any` says whether there is one: with no listener an event
+    costs that one look. `kinds` are the types that somebody hears, `pushed` whether that is one:
+    then a push has no short way."""
 
     def __init__(self) -> None:
         self._lock = make_lock("subscriptions", LEAF)
-        self._entries: tuple[tuple[str | None, frozenset[str] | None, Mailbox], ...] = ()
-        self.any = False
+        self.entries: tuple[tuple[str | None, frozenset[str] | None, Mailbox], ...] = ()
+        self._set(())
+        #: whether a listener has lost something since somebody looked
+        self.losing = False
         self._closed = False
         self._health = count(1)
 
@@ -30,21 +33,35 @@ class Subscriptions:
         with self._lock:
             if self._closed:
                 return None
-            self._entries = (*self._entries, entry)
-            self.any = True
+            self._set((*self.entries, entry))
 
         def remove() -> None:
             with self._lock:
-                self._entries = tuple(e for e in self._entries if e is not entry)
-                self.any = bool(self._entries)
+                self._set(tuple(e for e in self.entries if e is not entry))
 
         return remove
 
+    def _set(self, entries: tuple[tuple[str | None, frozenset[str] | None, Mailbox], ...]) -> None:
+        kinds: frozenset[str] = frozenset()
+        for _, types, _ in entries:
+            kinds |= EVENT_TYPES if types is None else types
+        self.entries = entries
+        self.kinds = kinds
+        self.any = bool(entries)
+        self.pushed = "pushed" in kinds
+
     def publish(self, event: RawEvent) -> None:
-        """Appends the event to every mailbox that wants it; called under the shard's lock."""
-        for queue, types, mailbox in self._entries:
-            if (queue is None or queue == event[1]) and (types is None or event[0] in types):
-                mailbox.offer(event)
+        """Appends the event to every mailbox that wants it; called under the shard's lock,
+        or with nothing held."""
+        for queue, types, mailbox in self.entries:
+            heard = (queue is None or queue == event[1]) and (types is None or event[0] in types)
+            if heard and mailbox.offer(event):
+                self.losing = True
+
+    def report(self) -> None:
+        """Logs which listeners lose events. Called with nothing held."""
+        for mailbox in self.mailboxes():
+            mailbox.report()
 
     def tell_health(self, at_ms: int, carried: dict[str, Any]) -> None:
         """Publishes an event of the whole manager, with the next number of those."""
@@ -57,4 +74,4 @@ class Subscriptions:
 
     def mailboxes(self) -> list[Mailbox]:
         """All of them, in the order of subscription."""
-        return [mailbox for _, _, mailbox in self._entries]
+        return [mailbox for _, _, mailbox in self.entries]

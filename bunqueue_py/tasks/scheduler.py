@@ -76,6 +76,11 @@ class TaskLoop:
         with self._lock:
             self._tasks = tuple(t for t in self._tasks if t is not task)
 
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """What it runs."""
+        return self._tasks
+
     def start(self) -> None:
         """Starts the thread if it is wanted and does not run yet."""
         with self._lock:

@@ -28,6 +28,7 @@ class VirtualClock:
         self._offset = 0
         self.timeline_ms: Callable[[], int] = lambda: self._now
         self.wall_ms: Callable[[], int] = lambda: self._now + self._offset
+        self.elapsed_ns: Callable[[], int] = lambda: self._now * 1_000_000
 
     @property
     def now(self) -> datetime:

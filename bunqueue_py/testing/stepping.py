@@ -82,9 +82,10 @@ class Recorder(Mailbox):
         super().__init__("harness", lambda item: None, lambda: 0)
         self._keep = keep
 
-    def offer(self, item: RawEvent) -> None:
-        """Keeps it; called under a shard's lock."""
+    def offer(self, item: RawEvent) -> bool:
+        """Keeps it; called under a shard's lock. Nothing is ever lost."""
         self._keep(item)
+        return False
 
 
 class SteppedCrew(Crew):

@@ -31,6 +31,7 @@ BENCHMARKS = {
     "queue": "backlog",
     "huey": "peer_huey",
     "idle": "idle",
+    "metrics": "metrics",
     "writer": "writer",
     "sqlite": "sqlite",
 }

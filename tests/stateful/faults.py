@@ -202,4 +202,31 @@ MUTATIONS = (
         "shard.after.append(lambda: state.results.put(job_id, data))",
         ("tests/stateful/test_moments.py",),
     ),
+    Mutation(
+        "a log outlives its job",
+        "ops/finish.py",
+        r"        drop_log\(state, queue\.shard, record\.id\)",
+        "        pass",
+    ),
+    Mutation(
+        "a line of a log under another's name on disk",
+        "ops/log_rows.py",
+        r"\{number % LINES\}",
+        "{number % 7}",
+        SQLITE,
+    ),
+    Mutation(
+        "the minute of the look, not of the count",
+        "shard/tally.py",
+        r"at = 2 \* \(self\.looked_ms // MINUTE_MS % _MINUTES\)",
+        "at = 2 * ((self.looked_ms + 60_000) // MINUTE_MS % _MINUTES)",
+        ("tests/unit/test_figures.py",),
+    ),
+    Mutation(
+        "only the first address of a webhook's host is looked at",
+        "model/webhooks.py",
+        r"for address in addresses:",
+        "for address in list(addresses)[:1]:",
+        ("tests/unit/test_webhooks.py",),
+    ),
 )

@@ -9,6 +9,7 @@ from tests.stateful.control_rules import (
     LookRules,
     QueueControlRules,
 )
+from tests.stateful.log_rules import LogRules
 from tests.stateful.run_rules import PushRules
 from tests.stateful.storage_rules import StorageRules
 from tests.stateful.time_rules import TimeRules
@@ -21,6 +22,7 @@ class MemoryMachine(
     LimitRules,
     LookRules,
     DeadLetterRules,
+    LogRules,
     TimeRules,
 ):
     """Over memory."""

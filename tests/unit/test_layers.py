@@ -73,7 +73,10 @@ TYPE_ONLY: Mapping[tuple[str, str], str] = {}
 # The four that the core depends on, and each extra's one module.
 CORE = frozenset({"cachetools", "sortedcontainers", "typing_extensions", "uuid_utils"})
 EXTRAS: Mapping[str, str] = {
+    "opentelemetry": "observe.tracing",
+    "prometheus_client": "observe.collector",
     "pytest": "testing.pytest_plugin",
+    "urllib3": "observe.http",
 }
 
 # Where time and dice come from, and where a line may go round them if it says why, in the comment
@@ -379,7 +382,7 @@ def test_a_downward_import_is_left_alone(importer: str, statement: str) -> None:
     [
         ("ops.push", "import requests"),
         ("ops.push", "from pytest import fixture"),
-        ("observe.tracing", "def tracer():\n    import opentelemetry.trace as trace"),
+        ("observe.metrics", "def tracer():\n    import opentelemetry.trace as trace"),
     ],
 )
 def test_a_foreign_import_in_the_wrong_place_is_found(importer: str, statement: str) -> None:

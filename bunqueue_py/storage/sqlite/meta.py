@@ -61,7 +61,7 @@ def side_parts(side: SideRow) -> dict[str, Any]:
     """What is not as in a new `Side`. Of all stacks only that of the failure: nobody is shown those
     of earlier attempts, and each change of the job would write all of them again."""
     anchored, attempts, dlq_retries, failure, group, last_retry, letter, *rest = side
-    progress, message, stalls, tags, timeline = rest
+    progress, message, stalls, tags, timeline, trace = rest
     parts: dict[str, Any] = {}
     if anchored:
         parts["anchored"] = True
@@ -90,6 +90,8 @@ def side_parts(side: SideRow) -> dict[str, Any]:
         parts["tags"] = tags
     if timeline is not None:
         parts["timeline"] = timeline
+    if trace is not None:
+        parts["trace"] = trace
     return parts
 
 
@@ -133,6 +135,7 @@ def read_side(parts: Any) -> SideRow:
         _moment(get("stalls", 0)),
         tuple(_checked(tag, str) for tag in _checked(get("tags", []), list)),
         _timeline(get("timeline", None)),
+        _text_or_none(get("trace", None)),
     )
     _expect(not parts)
     return side

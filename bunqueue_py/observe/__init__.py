@@ -1,0 +1,1 @@
+"""Watching a manager from outside: figures, exporters, webhooks, traces."""

@@ -1,0 +1,172 @@
+"""Spans for adding and processing jobs: the one module that imports opentelemetry (extra `otel`).
+
+The context of whoever adds a job travels in the job, beside its data, and on a file over restarts.
+Only a manager that is asked to trace has its calls replaced; the others pay nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from ..model.job_trace import MAX_TRACE, TRACE
+from ..model.options import JobSpec
+
+try:
+    from opentelemetry import context as otel_context
+    from opentelemetry import propagate, trace
+    from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ImportError as error:
+    raise ImportError(
+        "ManagerConfig(tracing=...) needs opentelemetry: pip install 'bunqueue-py[otel]'"
+    ) from error
+
+SYSTEM = "bunqueue_py"
+
+
+def attach(manager: Any, provider: Any) -> None:
+    """Has that manager's jobs traced. `provider`: a `TracerProvider`; True for the global one."""
+    given = None if provider is True else provider
+    tracer = trace.get_tracer(SYSTEM, tracer_provider=given)
+    manager.push = _push(tracer, manager.push)
+    manager.push_batch = _push_batch(tracer, manager.push_batch)
+    manager.backend.instrument = _Instrument(tracer)
+
+
+def _attributes(queue: Any, operation: str, kind: str) -> dict[str, Any]:
+    return {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": kind,
+        "messaging.destination.name": str(getattr(queue, "name", queue)),
+    }
+
+
+def _carried() -> str | None:
+    """The current context as text; with its baggage only if that is short."""
+    for inject in (propagate.inject, TraceContextTextMapPropagator().inject):
+        carrier: dict[str, str] = {}
+        inject(carrier)
+        text = json.dumps(carrier, separators=(",", ":"))
+        if carrier and len(text) <= MAX_TRACE:
+            return text
+    return None
+
+
+def _push(tracer: Tracer, call: Callable[..., Any]) -> Callable[..., Any]:
+    def push(queue: Any, data: Any = None, *, name: str = "default", **options: Any) -> Any:
+        attributes = _attributes(queue, "add", "send")
+        span_name = f"add {attributes['messaging.destination.name']}"
+        with tracer.start_as_current_span(
+            span_name, kind=SpanKind.PRODUCER, attributes=attributes
+        ) as span:
+            carried = _carried()
+            if carried is not None:
+                options[TRACE] = carried
+            job = call(queue, data, name=name, **options)
+            span.set_attribute("messaging.message.id", job.id)
+            span.set_attribute("bunqueue.job.name", job.name)
+            if job.duplicate:
+                span.set_attribute("bunqueue.job.duplicate", True)
+            return job
+
+    return push
+
+
+def _push_batch(tracer: Tracer, call: Callable[..., Any]) -> Callable[..., Any]:
+    def push_batch(queue: Any, specs: Iterable[Any]) -> Any:
+        attributes = _attributes(queue, "add", "send")
+        span_name = f"add {attributes['messaging.destination.name']}"
+        with tracer.start_as_current_span(
+            span_name, kind=SpanKind.PRODUCER, attributes=attributes
+        ) as span:
+            carried = _carried()
+            if carried is not None and hasattr(specs, "__iter__") and not isinstance(specs, str):
+                specs = (_with_trace(spec, carried) for spec in specs)
+            jobs = call(queue, specs)
+            span.set_attribute("messaging.batch.message_count", len(jobs))
+            return jobs
+
+    return push_batch
+
+
+def _with_trace(spec: Any, carried: str) -> Any:
+    # what is no spec is for push_batch to refuse, which knows its number
+    if isinstance(spec, JobSpec):
+        traced = JobSpec(spec.name, spec.data)
+        traced.options = {**spec.options, TRACE: carried}
+        return traced
+    if isinstance(spec, tuple) and len(spec) == 2:
+        traced = JobSpec(spec[0], spec[1])
+        traced.options = {TRACE: carried}
+        return traced
+    return spec
+
+
+class _Instrument:
+    """Wraps handlers so that each run is a span, child of the one in which its job was added."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    def __call__(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        if inspect.iscoroutinefunction(handler):
+
+            async def serve(job: Any) -> Any:
+                return await self._run(handler, job)
+
+            return serve
+        return lambda job: self._run(handler, job)
+
+    def _run(self, handler: Callable[[Any], Any], job: Any) -> Any:
+        span = self._begin(job)
+        token = otel_context.attach(trace.set_span_in_context(span))
+        try:
+            result = handler(job)
+        except BaseException as error:
+            _end(span, error)
+            raise
+        finally:
+            otel_context.detach(token)
+        if inspect.isawaitable(result):
+            return self._awaited(result, span)
+        _end(span, None)
+        return result
+
+    async def _awaited(self, result: Awaitable[Any], span: Span) -> Any:
+        token = otel_context.attach(trace.set_span_in_context(span))
+        try:
+            value = await result
+        except BaseException as error:
+            _end(span, error)
+            raise
+        finally:
+            otel_context.detach(token)
+        _end(span, None)
+        return value
+
+    def _begin(self, job: Any) -> Span:
+        side = job._side
+        parent = None
+        if side is not None and side.trace is not None:
+            try:
+                parent = propagate.extract(json.loads(side.trace))
+            except ValueError:  # a file may be damaged: the run is then a trace of its own
+                parent = None
+        attributes = _attributes(job.queue, "process", "process")
+        attributes["messaging.message.id"] = job.id
+        attributes["bunqueue.job.name"] = job.name
+        attributes["bunqueue.job.attempt"] = job.attempt
+        return self._tracer.start_span(
+            f"process {job.queue}", parent, SpanKind.CONSUMER, attributes=attributes
+        )
+
+
+def _end(span: Span, error: BaseException | None) -> None:
+    if error is not None:
+        span.record_exception(error)
+        span.set_status(Status(StatusCode.ERROR, type(error).__name__))
+    span.end()

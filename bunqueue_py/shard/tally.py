@@ -1,0 +1,150 @@
+"""How many jobs of one queue ended, minute by minute, and how fast. Guarded.
+
+Ends are counted by the queue's own totals, which cost one addition. What belongs to which second
+and minute is found out by the first end after that second (`Tally.look`), so that the others pay
+no more than one comparison.
+"""
+
+from __future__ import annotations
+
+import binascii
+import struct
+import zlib
+
+from ..model.figures import Throughput, Totals
+
+MINUTE_MS = 60_000
+TICK_MS = 1_000
+MARK_MS = 5_000
+"""How old what is counted in the open hour may get, at work, before it is marked for storage."""
+FACTOR = 0.3
+_MINUTES = 60
+_PACKED = struct.Struct("<120I")
+COMPLETED, FAILED = 0, 1
+
+
+_NO_RATES = Throughput()
+
+
+class Tally:
+    """The counts of one queue. An hour that is over is one short text; the open one is a list of
+    completed and failed for each of its minutes."""
+
+    __slots__ = ("base", "closed", "hour", "looked_ms", "mark_ms", "minutes", "next_ms", "rates")
+
+    def __init__(self, totals: Totals, now: int) -> None:
+        self.base = totals
+        self.looked_ms = now
+        #: when the second of the last look is over
+        self.next_ms = (now // TICK_MS + 1) * TICK_MS
+        self.mark_ms = now + MARK_MS
+        self.hour = now // MINUTE_MS // _MINUTES
+        #: empty until there is something to count
+        self.minutes: list[int] = []
+        #: hour number -> `packed` counts
+        self.closed: dict[int, str] = {}
+        self.rates = _NO_RATES
+
+    def look(self, totals: Totals, now: int) -> int | None:
+        """Everything counted since the last look ended in the second of that look. Returns the
+        number of an hour that is over since then, if one is: its counts are in `closed`."""
+        self._count(self.minutes, totals)
+        self.rates = self.rates_at(totals, now)
+        self.base, self.looked_ms = totals, now
+        self.next_ms = (now // TICK_MS + 1) * TICK_MS
+        hour = now // MINUTE_MS // _MINUTES
+        if hour == self.hour:
+            return None
+        over, self.hour = self.hour, hour
+        if any(self.minutes):
+            self.closed[over] = packed(self.minutes)
+        # an hour that a file brought along goes on
+        self.minutes = unpacked(self.closed.pop(hour)) if hour in self.closed else []
+        return over
+
+    def _count(self, minutes: list[int], totals: Totals) -> None:
+        base = self.base
+        if totals[1:] != base[1:]:
+            if not minutes:
+                minutes += [0] * (2 * _MINUTES)
+            at = 2 * (self.looked_ms // MINUTE_MS % _MINUTES)
+            minutes[at] += totals.completed - base.completed
+            minutes[at + 1] += totals.failed - base.failed
+
+    def rates_at(self, totals: Totals, now: int) -> Throughput:
+        """The moving averages as of now; changes nothing, so readers do not disturb them."""
+        ticks = now // TICK_MS - self.looked_ms // TICK_MS
+        if ticks <= 0:
+            return self.rates
+        base, rates = self.base, self.rates
+        if totals == base and rates is _NO_RATES:
+            return rates
+        rest = (1 - FACTOR) ** (ticks - 1)
+        # ends came within the first of these ticks; adds may have come in any
+        even = (totals.added - base.added) / ticks
+        return Throughput(
+            even + (rates.added - even) * rest * (1 - FACTOR),
+            _moved(rates.completed, totals.completed - base.completed) * rest,
+            _moved(rates.failed, totals.failed - base.failed) * rest,
+        )
+
+    def restore(self, hour: int, text: str) -> None:
+        """Takes in an hour that a file has kept."""
+        counts = unpacked(text)
+        if hour == self.hour:
+            self.minutes = [
+                a + b for a, b in zip(self.minutes or [0] * len(counts), counts, strict=True)
+            ]
+        else:
+            self.closed[hour] = text
+
+    def forget_before(self, hour: int) -> list[int]:
+        """Lets the hours before that one go, and returns them."""
+        old = [known for known in self.closed if known < hour]
+        for known in old:
+            del self.closed[known]
+        return old
+
+    def open_points(self, kind: int, totals: Totals) -> list[tuple[int, int]]:
+        """`points_of` the open hour, with what is counted and not looked at yet."""
+        minutes = list(self.minutes)
+        self._count(minutes, totals)
+        return _points(kind, self.hour, minutes)
+
+    @staticmethod
+    def points_of(kind: int, hour: int, text: str) -> list[tuple[int, int]]:
+        """(start of the minute in ms, count) of each minute of an hour that is over that has any.
+        Changes nothing and needs no lock."""
+        return _points(kind, hour, unpacked(text))
+
+    def check(self) -> None:
+        """Asserts its invariants."""
+        assert len(self.minutes) in (0, 2 * _MINUTES), "an open hour"
+        assert all(n >= 0 for n in self.minutes), "a count below none"
+        assert self.hour not in self.closed, "an hour both open and over"
+
+
+def _points(kind: int, hour: int, minutes: list[int]) -> list[tuple[int, int]]:
+    return [
+        ((hour * _MINUTES + i) * MINUTE_MS, minutes[2 * i + kind])
+        for i in range(len(minutes) // 2)
+        if minutes[2 * i + kind]
+    ]
+
+
+def _moved(rate: float, count: int) -> float:
+    return rate + (count - rate) * FACTOR
+
+
+def packed(minutes: list[int]) -> str:
+    """The counts of an hour as a short text; a few hundred hours of many queues are kept."""
+    bounded = (min(n, 0xFFFFFFFF) for n in minutes)
+    return binascii.b2a_base64(zlib.compress(_PACKED.pack(*bounded), 1), newline=False).decode()
+
+
+def unpacked(text: str) -> list[int]:
+    """What `packed` was given. Raises `ValueError`."""
+    try:
+        return list(_PACKED.unpack(zlib.decompress(binascii.a2b_base64(text))))
+    except (zlib.error, struct.error) as error:
+        raise ValueError(f"the counts of an hour are damaged: {error}") from error

@@ -1,0 +1,201 @@
+"""Listeners that raise, block, come back into the manager, or are too slow. B125, B127, B130."""
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from bunqueue_py import JobEvent, Queue, QueueManager, UnrecoverableError, Worker
+from bunqueue_py.model import events as events_module
+from bunqueue_py.model.events import EVENT_TYPES
+from tests.threads.patience import until
+
+
+def live(manager: QueueManager, queue: Queue) -> None:
+    """Makes nearly every type of event happen, and waits for the ends of the jobs."""
+
+    def handler(job: Any) -> int:
+        job.update_progress(10)
+        if job.name == "bad":
+            raise UnrecoverableError("no")
+        return 1
+
+    good, bad = queue.add("good", custom_id="g"), queue.add("bad")
+    queue.add("good", custom_id="g")
+    queue.pause()
+    queue.resume()
+    with Worker(queue, handler):
+        assert good.result(10) == 1
+        with pytest.raises(Exception, match="no"):
+            bad.result(10)
+    queue.retry(bad)
+    queue.drain()
+    queue.clean(0, state="completed")
+    queue.obliterate()
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), SystemExit(3), KeyboardInterrupt()])
+def test_a_listener_that_raises_costs_nobody_anything(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B125: on every event type; the error surfaces once for each kind."""
+    heard: list[JobEvent] = []
+
+    def broken(event: JobEvent) -> None:
+        raise error
+
+    with caplog.at_level(logging.ERROR, "bunqueue_py"), QueueManager() as manager:
+        manager.events.subscribe(broken)
+        manager.events.subscribe(heard.append)
+        live(manager, Queue("q", manager))
+    assert {event.type for event in heard} >= {"pushed", "completed", "failed", "obliterated"}
+    numbers = [event.sequence for event in heard]
+    assert numbers == list(range(1, len(numbers) + 1)), "the other listener has lost nothing"
+    assert len([r for r in caplog.records if "a listener of" in r.getMessage()]) == 1
+
+
+def test_a_listener_that_blocks_holds_up_neither_jobs_nor_other_listeners() -> None:
+    """B125."""
+    release, heard = threading.Event(), list[str]()
+    with QueueManager() as manager:
+        manager.events.subscribe(lambda event: release.wait())
+        manager.events.subscribe(lambda event: heard.append(event.type))
+        live(manager, Queue("q", manager))
+        until(lambda: "obliterated" in heard, "the other listener hears the end")
+        release.set()
+
+
+def test_a_listener_may_end_itself_push_and_close_a_worker() -> None:
+    """B125."""
+    done: list[str] = []
+    with QueueManager() as manager:
+        queue = Queue("q", manager)
+        worker = Worker(queue, lambda job: None).start()
+        stop: list[Any] = []
+
+        def listener(event: JobEvent) -> None:
+            done.append(event.type)
+            stop[0]()
+            queue.add("from the listener")
+            worker.close()
+
+        stop.append(manager.events.subscribe(listener, types="completed"))
+        queue.add("first")
+        until(lambda: worker.is_closed, "the listener closed it")
+    assert done == ["completed"]
+
+
+def test_what_a_listener_that_never_returns_loses_is_counted_and_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The listener cannot say so itself: whoever publishes does."""
+    monkeypatch.setattr(events_module, "BUFFER_SIZE", 10)
+    release, began = threading.Event(), threading.Event()
+
+    def stuck(event: JobEvent) -> None:
+        began.set()
+        release.wait()
+
+    with QueueManager() as manager:
+        manager.events.subscribe(stuck)
+        manager.push("q")
+        assert began.wait(10)
+        for _ in range(50):
+            manager.push("q")
+        stats = manager.stats().listeners
+        assert stats.backlog == 10
+        assert stats.lost >= 40
+        assert "is too slow" in caplog.text
+        release.set()
+
+
+def test_a_close_leaves_a_call_that_never_returns_behind_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(events_module, "PATIENCE", 0.05)
+    release, began = threading.Event(), threading.Event()
+
+    def stuck(event: JobEvent) -> None:
+        began.set()
+        release.wait()
+
+    manager = QueueManager()
+    manager.events.subscribe(stuck)
+    manager.push("q")
+    assert began.wait(10)
+    assert manager.close() is False
+    assert "is left in a call that has not returned" in caplog.text
+    release.set()
+    until(lambda: not any("events-1" in t.name for t in threading.enumerate()), "its end")
+
+
+@pytest.mark.slow
+def test_progress_as_fast_as_it_goes_makes_few_events_and_keeps_the_last_value() -> None:
+    """B127: with no listener and with one that is slow."""
+    heard: list[JobEvent] = []
+    release = threading.Event()
+    for listener in (None, heard):
+        with QueueManager() as manager:
+            if listener is not None:
+                manager.events.subscribe(lambda e: (heard.append(e), release.wait(10)))
+            queue = Queue("q", manager)
+
+            def handler(job: Any) -> None:
+                for n in range(20_000):
+                    job.update_progress(n % 2 * 50)
+                job.update_progress(0)
+
+            with Worker(queue, handler):
+                job = queue.add("x")
+                job.result(30)
+            assert job.refresh().progress == 0
+            until(lambda: manager.stats().listeners.backlog < 5_000, "few events")
+            release.set()
+    assert len([e for e in heard if e.type == "progress"]) < 2_000
+
+
+def test_a_worker_whose_pulls_fail_waits_longer_each_time_and_logs_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B130."""
+    from bunqueue_py.client.crew import Crew
+
+    waits: list[int] = []
+    monkeypatch.setattr(Crew, "_rest", lambda self, pause_ms: waits.append(pause_ms))
+    with QueueManager() as manager:
+        queue = Queue("q", manager)
+        worker = Worker(queue, lambda job: "done")
+        claim = manager.backend.claim
+
+        def broken(*arguments: Any) -> Any:
+            if len(waits) < 12:
+                raise OSError("the store is away")
+            return claim(*arguments)
+
+        monkeypatch.setattr(manager.backend, "claim", broken)
+        with worker:
+            assert queue.add("x").result(10) == "done", "it recovers by itself"
+    assert waits == [*(100 << n for n in range(9)), 30_000, 30_000, 30_000]
+    assert len([r for r in caplog.records if "the store is away" in str(r.exc_info)]) == 1
+
+
+def test_no_listener_to_a_type_no_event_of_it() -> None:
+    """What nobody hears is numbered, and no more."""
+    with QueueManager(background=False) as manager:
+        heard: list[JobEvent] = []
+        stop = manager.events.subscribe(heard.append, types="failed")
+        events = manager._state.events
+        assert not events.pushed
+        assert events.kinds == {"failed"}
+        manager.push("q")
+        job = manager.pull("q")
+        assert job is not None
+        manager.fail(job, "no", unrecoverable=True)
+        manager.run_pending()
+        assert [(e.type, e.sequence) for e in heard] == [("failed", 4)]
+        manager.events.subscribe(heard.append)
+        assert events.pushed
+        assert events.kinds == EVENT_TYPES
+        stop()
+        assert events.any
