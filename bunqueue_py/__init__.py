@@ -4,10 +4,10 @@ The layers, downward only:
 
     errors types durations config serializers clock ids sync     the foundation
     model                                                         what a job is
-    shard stores storage                                          where it is kept
+    shard stores registry storage                                 where it is kept
     state                                                         all of it, wired together
     ops                                                           the verbs
-    tasks                                                         what happens by itself
+    tasks observe                                                 what happens by itself
     client.protocol client.job  manager readonly                  the front door
     client                                                        queues and workers
 """
@@ -43,6 +43,11 @@ from .errors import WaitTimeoutError as WaitTimeoutError
 from .manager import QueueManager as QueueManager
 from .model.backoff import Backoff as Backoff
 from .model.events import JobEvent as JobEvent
+from .model.health import HealthReport as HealthReport
+from .model.health import OverdueHandler as OverdueHandler
+from .model.health import StorageStatus as StorageStatus
+from .model.health import TaskHealth as TaskHealth
+from .model.health import WorkerInfo as WorkerInfo
 from .model.options import JobOptions as JobOptions
 from .model.options import JobSpec as JobSpec
 from .serializers import JsonSerializer as JsonSerializer

@@ -20,6 +20,7 @@ from typing import Any
 
 from typing_extensions import Self, Unpack
 
+from . import watchmen
 from .backend import EngineBackend
 from .client.job import Ack, DlqEntry, Job, dlq_entry
 from .client.protocol import Backend
@@ -31,6 +32,7 @@ from .event_hub import EventHub
 from .ids import Ids, SystemIds
 from .model.checks import checked_iterable
 from .model.failure import bounded, describe
+from .model.health import HealthReport
 from .model.options import (
     MAX_BATCH,
     MAX_PRIORITY,
@@ -49,6 +51,8 @@ from .model.settings import (
     stall_settings,
 )
 from .model.window import MAX_PER_WINDOW
+from .observe import health
+from .observe.checks import Checks
 from .ops import ack as ops_ack
 from .ops import (
     change,
@@ -78,10 +82,9 @@ from .storage.memory import MemoryStorage
 from .storage.sqlite.paths import PathInput, absolute
 from .storage.sqlite.storage import SqliteStorage
 from .stores.alarm import NEVER
+from .stores.duty import Duty
 from .sync import MANAGER, make_lock, spawn
-from .tasks import deadlines
-from .tasks.scheduler import Report, Task, TaskLoop
-from .tasks.stalls import LatePasses
+from .tasks.scheduler import TaskLoop
 from .types import (
     ANY,
     Deduplication,
@@ -97,6 +100,7 @@ from .types import (
     StallConfig,
 )
 from .types import Report as FileReport
+from .watchmen import Workers
 
 _log = logging.getLogger("bunqueue_py.manager")
 
@@ -164,18 +168,16 @@ class QueueManager:
         self._state: State = state
         #: Encoded data as a value: the serializer's own function, as every `job.data` calls it.
         self.decode: Callable[[bytes], Any] = state.loads
+        self._background = background
         self._lifecycle = make_lock("manager lifecycle", MANAGER)
         self._closed: threading.Event | None = None
         self._loop = TaskLoop("scheduler", state.clock, state.alarm, threaded=background)
         self._beat = TaskLoop("beat", state.clock, state.beat, threaded=background)
-        loop, beat, late = self._loop, self._beat, LatePasses()
-
-        def judge() -> Report:
-            return deadlines.tick(state, loop.late_ms, late, beat.behind_ms(state.now()))
-
-        loop.add(Task("deadlines", judge))
+        self._checks = checks = Checks(state, Duty(state.alarm))
         self._backend = EngineBackend(state, self._beat, runs_threads=background)
-        self.events = EventHub(state, threaded=background)
+        self._backend.pace = watchmen.hire(state, self._loop, self._beat, checks)
+        self.events = EventHub(state, checks, threaded=background)
+        self.workers = Workers(state)
         if kept is not None:
             cut.attach(state)
             kept.start(
@@ -184,6 +186,9 @@ class QueueManager:
                 threaded=background,
                 changed=partial(cut.storage_changed, state),
             )
+            if state.queues:
+                # what has expired since is put away, and what will tells when
+                state.cleanup.arm(state.now() + state.periods.cleanup_interval)
             if not state.alarm.served and state.alarm.due_ms < NEVER:
                 state.alarm.start()
         self._at_exit = _AtExit(self)
@@ -721,6 +726,13 @@ class QueueManager:
         """The names of all queues, sorted."""
         self._check_open()
         return sorted(self._state.queues)
+
+    def health(self) -> HealthReport:
+        """How the manager is doing now: its background tasks, storage and workers, handlers that
+        are overdue, and what is wrong, in sentences. Blocks for nothing."""
+        self._check_open()
+        behind = self._loop.behind_ms(self._state.now()) if self._background else 0
+        return health.report(self._state, behind, list(self._checks.standing.values()))
 
     def counts(self, queue: Any = None) -> JobCounts:
         """How many jobs are in each state, of one queue or of all. `completed` are those that are

@@ -11,6 +11,7 @@ from ..model.snapshot import OPTIONS
 from ..model.window import RateWindow
 from ..sync import LEAF, make_lock, spawn
 from ..types import Outcome
+from .card import Card
 from .job import Job
 from .protocol import Backend
 from .turn import BATCH_MS, Pace, Slot, Turn
@@ -59,12 +60,12 @@ class Crew:
         self._watched = backend.watched(queue)
         self._lock = make_lock(f"crew {name}", LEAF)
         self._live = 0
-        self._next_beat_ms = 0
         self.stopping = False
         #: held until the crew stops; what waits for time waits for this
         self._stop_bell = threading.Lock()
         self._stop_bell.acquire()
         self.slots = [Slot(backend) for _ in range(concurrency)]
+        self.card = Card(name, self.slots, lease_ms, beat_ms)
 
     # -- life --------------------------------------------------------------------------------
 
@@ -160,6 +161,8 @@ class Crew:
             last = self._live == 0
         if last and self.stopping:
             self._ended()
+        elif last:
+            self._backend.died(self.card)
 
     def _rest(self, pause_ms: int) -> None:
         bell = threading.Lock()
@@ -219,9 +222,9 @@ class Crew:
         backend = self._backend
         now = backend.clock.timeline_ms
         began = slot.began_ms = now()
-        if self._next_beat_ms <= began:
-            self._next_beat_ms = began + self._beat_ms
-        backend.beat_at(self._next_beat_ms)
+        if self.card.next_beat_ms <= began:
+            self.card.next_beat_ms = began + self._beat_ms
+        backend.beat_at(self.card.next_beat_ms)
         if len(jobs) == 1:
             self._run(slot, jobs[0])
         else:
@@ -285,6 +288,7 @@ class Crew:
             outcome, will_retry = Outcome(True), False
             self._report(problem)
         if outcome.applied:
+            self.card.count(0, 1)
             self._tell("failed", job, error, will_retry)
 
     def _flush(self, slot: Slot, last: tuple[Job, bytes | None] | None = None) -> None:
@@ -308,6 +312,7 @@ class Crew:
             # the work is done: what is not acked now is acked with the next batch
             held.extendleft(reversed(batch))
             raise
+        self.card.count(sum(outcome.applied for outcome in outcomes))
         if problem is not None:
             self._report(problem)
         if "completed" in self.heard:
@@ -339,7 +344,7 @@ class Crew:
         for slot in busy:
             self._mind(slot, now)
         renewals: list[tuple[str, str | None]] = []
-        if now >= self._next_beat_ms:
+        if now >= self.card.next_beat_ms:
             for slot in busy:
                 current = slot.current
                 if current is not None:
@@ -347,10 +352,10 @@ class Crew:
                 renewals += [(job.id, job.token) for job in tuple(slot.queued)]
                 renewals += [(job.id, job.token) for job, _ in tuple(slot.held)]
             self._backend.renew(renewals)
-            self._next_beat_ms = now + self._beat_ms
+            self.card.next_beat_ms = now + self._beat_ms
         if self._turn.is_kept or any(slot.held or slot.queued for slot in busy):
-            return len(renewals), min(now + BATCH_MS, self._next_beat_ms)
-        return len(renewals), self._next_beat_ms
+            return len(renewals), min(now + BATCH_MS, self.card.next_beat_ms)
+        return len(renewals), self.card.next_beat_ms
 
     def _mind(self, slot: Slot, now: int) -> None:
         since = now - slot.began_ms

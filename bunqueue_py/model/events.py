@@ -37,13 +37,15 @@ EVENT_TYPES = frozenset(
         "dlq_retried",
         "dlq_skipped",
         "queue_created",
+        "worker_joined",
+        "worker_left",
         "health",
     )
 )
 
 STORAGE_FAILING = "storage_failing"
 STORAGE_RECOVERED = "storage_recovered"
-"""The reasons of `health` events."""
+"""The reasons of `health` events that the storage gives; the others are in `observe.checks`."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,12 @@ class JobEvent:
     that it lost some. The rest is `None` but for what the type carries: `state` (pushed),
     `result` (completed), `error`, `attempt`, `terminal` and `reason` or `retry_at` (failed),
     `error` (stalled), `reason` (dlq_added, dlq_skipped), `percent`, `message` (progress), `count`
-    (drained, cleaned, obliterated).
+    (drained, cleaned, obliterated), `subject`, the worker's id, and `reason` (worker_joined,
+    worker_left).
 
     `health` is of the whole manager: its `queue` is empty, and its `sequence` counts these events
-    alone. `reason` is `storage_failing`, with the `error`, or `storage_recovered`.
+    alone. `reason` says what has changed, such as `storage_failing` (with the `error`) or
+    `storage_recovered`; `subject` whom or what it is about; docs/reliability.md lists them.
     """
 
     type: str
@@ -75,6 +79,7 @@ class JobEvent:
     percent: float | None = None
     message: str | None = None
     count: int | None = None
+    subject: str | None = None
 
 
 RawEvent = tuple[str, str, "str | None", int, int, "dict[str, Any] | None"]
@@ -115,6 +120,15 @@ class Mailbox:
         self._thread: threading.Thread | None = None
         self.lost = 0
         self._told = 0
+
+    @property
+    def name(self) -> str:
+        """The name of its thread, but for the prefix."""
+        return self._name
+
+    def __len__(self) -> int:
+        """How many items are buffered."""
+        return len(self._items)
 
     def offer(self, item: Any) -> None:
         """Buffers the item and wakes the reader."""

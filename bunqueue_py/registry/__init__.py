@@ -1,0 +1,1 @@
+"""Who works here, and what the background tasks have come to. Leaf nouns, cold."""
