@@ -184,6 +184,8 @@ def let_go(state: State, shard: Shard, name: str, unchanged: Signature) -> bool:
         if queue is None or shard.gate or not is_bare(queue):
             return False
         shard.gate = BROKEN
+        # stale marks of jobs that have left know it too
+        queue.clear()
         known = _own_references(shard, queue)
         del shard.queues[name]
         state.queues.pop(name, None)

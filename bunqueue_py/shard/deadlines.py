@@ -65,7 +65,8 @@ class Deadlines:
         at = min(at, len(heap) - 1)
         end = max(-1, at - limit)
         while at > end:
-            if is_stale(heap[at]):
+            # again, as another one has come to stand here
+            while at < len(heap) and is_stale(heap[at]):
                 _take_out(heap, at)
                 gone += 1
             at -= 1

@@ -9,6 +9,8 @@ from .scheduler import Report
 
 CONFIRM_MS = 1_000
 """So long one that was found silent may still speak: what was frozen with it has its turn first."""
+BACK_MS = 5_000
+"""So soon a stale one that speaks again is seen."""
 
 
 def mind(state: State) -> None:
@@ -59,7 +61,7 @@ def _look(state: State, entry: WorkerEntry) -> tuple[int, int | None]:
     left = periods.worker_removed_after - silent
     left = max(left, entry.suspected_ms + _more(state) - now)
     if left > 0:
-        return 0, now + left
+        return 0, now + min(left, BACK_MS)
     staff.leave(state, entry, "silent")
     owners.release_lost(state, entry)
     return 1, None

@@ -243,7 +243,8 @@ def test_health_has_one_line_a_task_and_knows_when_it_ran(
     assert report.problems == ()
     assert [task.name for task in report.tasks] == ["deadlines", "clean-up", "workers", "checks"]
     assert all(task.last_run is None for task in report.tasks)
-    assert not report.storage.persistent
+    assert report.storage.error is None
+    assert report.storage.persistent is (manager._state.storage is not None)
     clock.advance(seconds=7)
     manager.run_pending()
     line = line_of(manager, "deadlines")
