@@ -143,7 +143,7 @@ class EngineBackend:
 
     def died(self, card: Card) -> None:
         for _, _, entry in list(self._attached.values()):
-            if entry.card is card and entry.lost_ms is None:
+            if entry.card is card:
                 workers.died(self._state, entry)
                 owners.release_lost(self._state, entry)
 

@@ -38,6 +38,8 @@ class Card:
         self.next_beat_ms = 0
         self.processed = 0
         self.failed = 0
+        #: it is played dead
+        self.lost = False
 
     @property
     def concurrency(self) -> int:
@@ -57,6 +59,8 @@ class Card:
     @property
     def alive(self) -> bool:
         """Whether any of its threads is alive, or it has none because somebody steps it."""
+        if self.lost:
+            return False
         return any(slot.thread is None or slot.thread.is_alive() for slot in self._slots)
 
     @property

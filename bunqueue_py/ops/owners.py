@@ -32,7 +32,7 @@ def release_owner(state: State, owner: str, queue_name: str | None = None) -> in
 def release_lost(state: State, entry: WorkerEntry) -> int:
     """Gives back what a worker that has left or died still holds, unless another one holds jobs
     under the same name; returns how many."""
-    if state.workers.has_owner(entry.card.name):
+    if state.workers.has_owner(entry.card.name, besides=entry):
         return 0
     try:
         return release_owner(state, entry.card.name, entry.queue)

@@ -143,6 +143,7 @@ class WorkerRegistry:
         """Those of that queue."""
         return [entry for entry in self.entries() if entry.queue == queue]
 
-    def has_owner(self, name: str) -> bool:
-        """Whether a worker is here and alive that holds jobs under that name."""
-        return any(e.card.name == name and e.lost_ms is None for e in self.entries())
+    def has_owner(self, name: str, *, besides: WorkerEntry) -> bool:
+        """Whether another worker is here and alive that holds jobs under that name."""
+        others = (entry for entry in self.entries() if entry is not besides)
+        return any(entry.card.name == name and entry.lost_ms is None for entry in others)

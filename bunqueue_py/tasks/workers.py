@@ -41,7 +41,10 @@ def tick(state: State) -> Report:
 
 def _look(state: State, entry: WorkerEntry) -> tuple[int, int | None]:
     now, periods = state.now(), state.periods
-    if entry.lost_ms is None and not entry.card.alive:
+    if entry.card.alive:
+        # it may have been given up while its threads were still being started
+        entry.lost_ms = None
+    elif entry.lost_ms is None:
         entry.lost_ms = now
     if entry.lost_ms is None and not entry.card.active:
         return staff.heard(state, entry, now), None

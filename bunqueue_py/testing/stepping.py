@@ -194,7 +194,7 @@ class SteppedCrew(Crew):
 
     def lose(self) -> None:
         """Its process dies: it holds nothing back for anybody."""
-        self.lost = self.stopping = True
+        self.lost = self.card.lost = self.stopping = True
         for slot in self.slots:
             slot.queued.clear()
             slot.held.clear()

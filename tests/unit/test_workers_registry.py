@@ -220,7 +220,8 @@ def test_two_workers_of_one_name_do_not_take_each_others_jobs(
     Queue("q", manager).add("n")
     held = manager.pull("q", owner="w")
     assert held is not None
-    entry.lost_ms = clock.timeline_ms()
+    assert entry.id == "a"
+    gone.alive = False
     watch(manager, clock, 28)
     assert manager.heartbeat(held)
     watch(manager, clock, 25)
