@@ -195,4 +195,32 @@ MUTATIONS = (
         "shard.after.append(lambda: state.results.put(job_id, data))",
         ("tests/stateful/test_moments.py",),
     ),
+    Mutation(
+        "the clean-up frees keys before their time",
+        "shard/unique_keys.py",
+        r"self\.held\[0\]\[0\] <= now and looked < limit",
+        "looked < min(limit, 1)",
+        ("tests/unit/test_cleanup.py",),
+    ),
+    Mutation(
+        "a sweep in bites takes out what lives",
+        "shard/deadlines.py",
+        r"while at < len\(heap\) and is_stale\(heap\[at\]\):",
+        "while at < len(heap) and heap[at][2] == LEASE:",
+        MEMORY,
+    ),
+    Mutation(
+        "a queue let go from under a verb",
+        "ops/tidy.py",
+        r"gone = sys\.getrefcount\(queue\) <= known \+ sys\.getrefcount\(stranger\)",
+        "gone = stranger is not None",
+        ("tests/unit/test_cleanup.py::test_a_queue_that_somebody_is_about_to_use_is_not_let_go",),
+    ),
+    Mutation(
+        "a broken task tried at every wake-up",
+        "tasks/scheduler.py",
+        r"if now < self\._not_before:",
+        "if False:",
+        ("tests/unit/test_watchmen.py",),
+    ),
 )
