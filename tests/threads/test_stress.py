@@ -117,7 +117,7 @@ def test_a_handler_that_holds_the_interpreter_for_long(
     assert [event.reason for event in heard][:1] == ["scheduler_late"]
 
 
-STOPPED = """
+STOPPED = r"""
     import sys, threading
     from bunqueue_py import Queue, QueueManager, Worker
     lease, path = float(sys.argv[1]), sys.argv[2] or None
@@ -125,7 +125,8 @@ STOPPED = """
 
     def handler(job):
         runs.append(job.id)
-        print("begun", flush=True)
+        sys.stdout.write("begun\n")
+        sys.stdout.flush()
         assert go.wait(120)
 
     with QueueManager(path) as manager:
@@ -170,6 +171,9 @@ def test_a_process_that_is_stopped_in_the_middle_of_its_jobs(
     finally:
         child.kill()
         child.wait()
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                pipe.close()
     assert said.splitlines() == ["runs 4 stalls 0", "workers [] ()"]
 
 
