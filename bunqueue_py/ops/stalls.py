@@ -19,7 +19,7 @@ from .mark import mark_queue
 from .push import find_queue
 from .recover import enter
 
-BITE = 1000
+BITE = 64
 FLOOR_MS = 5_000
 """What a late pass leaves every lease and timeout at least, so that heartbeats that were frozen
 too find them alive."""
