@@ -18,6 +18,7 @@ from .ops import ack, begin, fail, leases, limits, owners, pull, push, recover, 
 from .registry.workers import Card, WorkerEntry
 from .shard.waiters import Waiter
 from .state import State
+from .sync import contention
 from .tasks import workers
 from .tasks.scheduler import Pace, Report, Task, TaskLoop
 from .types import Outcome
@@ -58,6 +59,9 @@ class EngineBackend:
         return pull.pull(  # type: ignore[return-value]
             self._state, queue, limit, None, lease_ms, owner, handle, claim=True
         )
+
+    def mark_begun(self, job_id: str, token: str | None) -> None:
+        begin.mark_begun(self._state, job_id, token)
 
     def settle(
         self, items: Sequence[tuple[str, str | None, bytes | None]]
@@ -109,6 +113,9 @@ class EngineBackend:
 
     def watched(self, queue: str) -> Container[str]:
         return self._state.shards.of(queue).watched
+
+    def contended(self, queue: str) -> Callable[[], bool]:
+        return contention(self._state.shards.of(queue).lock)
 
     def bound_groups(self, queue: str, worker: object, bound: int | None) -> None:
         limits.set_default(self._state, queue, worker, bound)

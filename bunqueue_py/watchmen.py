@@ -5,6 +5,7 @@ from __future__ import annotations
 from .model.health import WorkerInfo
 from .observe.checks import Checks
 from .observe.health import worker_info
+from .ops.recover import check_open
 from .state import State
 from .tasks import deadlines, workers
 from .tasks.cleanup import Cleanup
@@ -53,9 +54,11 @@ class Workers:
         ...         [(info.name, info.concurrency, info.stale) for info in manager.workers.list()]
         [('adder', 2, False)]
         """
+        check_open(self._state)
         return [worker_info(self._state, entry) for entry in self._state.workers.entries()]
 
     def get(self, worker_id: str) -> WorkerInfo | None:
         """The worker of that id; `None` if there is none (any more)."""
+        check_open(self._state)
         entry = self._state.workers.get(worker_id)
         return None if entry is None else worker_info(self._state, entry)

@@ -76,7 +76,9 @@ class Card:
             job = slot.current
             if job is not None:
                 timeout_ms = job._fields[OPTIONS].timeout_ms
-                found.append(Run(job.id, job.token, job._started_ms, timeout_ms, self._lease_ms))
+                # one that was claimed with others does not know when it has begun
+                started_ms = job._started_ms or slot.began_ms
+                found.append(Run(job.id, job.token, started_ms, timeout_ms, self._lease_ms))
         return found
 
     def count(self, processed: int, failed: int = 0) -> None:

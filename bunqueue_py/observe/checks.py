@@ -130,7 +130,9 @@ class Checks:
             return 0, None
         state, now = self._state, self._state.now()
         soon = now + state.periods.check_interval
-        names, self._touched = list(self._touched), {}
+        # in this order: whoever touches a queue meanwhile has it looked at now or in the next round
+        touched, self._touched = self._touched, {}
+        names = list(touched)
         moments: list[int | None] = []
         looks: dict[str, _Look] = {}
         for name in names:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..sync import LEAF, make_lock
 
@@ -23,6 +23,39 @@ class TaskLine:
     open_since_ms: int | None = None
 
 
+class _Line:
+    """A `TaskLine` that changes: a worker's beat may run some hundred times a second."""
+
+    __slots__ = (
+        "duration_ms",
+        "error",
+        "failures",
+        "in_a_row",
+        "last_run_ms",
+        "late_ms",
+        "name",
+        "open_since_ms",
+        "runs",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.runs = self.failures = self.in_a_row = self.late_ms = 0
+        self.duration_ms = 0.0
+        self.last_run_ms: int | None = None
+        self.error: str | None = None
+        self.open_since_ms: int | None = None
+
+    def ran(self, at_ms: int, duration_ms: float, late_ms: int) -> None:
+        self.runs += 1
+        self.last_run_ms = at_ms
+        self.duration_ms = duration_ms
+        self.late_ms = late_ms
+
+    def copy(self) -> TaskLine:
+        return TaskLine(**{part: getattr(self, part) for part in self.__slots__})
+
+
 class TaskErrors:
     """A line for each background task, in the order in which they came."""
 
@@ -31,12 +64,12 @@ class TaskErrors:
     def __init__(self, circuit_failures: int) -> None:
         self._circuit_failures = circuit_failures
         self._lock = make_lock("task errors", LEAF)
-        self._lines: dict[str, TaskLine] = {}
+        self._lines: dict[str, _Line] = {}
 
     def add(self, name: str) -> None:
         """Begins a task's line."""
         with self._lock:
-            self._lines[name] = TaskLine(name)
+            self._lines[name] = _Line(name)
 
     def drop(self, name: str) -> None:
         """Ends it."""
@@ -46,44 +79,30 @@ class TaskErrors:
     def succeeded(self, name: str, at_ms: int, duration_ms: float, late_ms: int) -> bool:
         """Notes a pass that ended well; says whether it closed the circuit."""
         with self._lock:
-            before = self._lines.get(name)
-            if before is None:
+            line = self._lines.get(name)
+            if line is None:
                 return False
-            self._lines[name] = replace(
-                before,
-                runs=before.runs + 1,
-                in_a_row=0,
-                last_run_ms=at_ms,
-                duration_ms=duration_ms,
-                late_ms=late_ms,
-                open_since_ms=None,
-            )
-            return before.open_since_ms is not None
+            line.ran(at_ms, duration_ms, late_ms)
+            was_open = line.open_since_ms is not None
+            line.in_a_row, line.open_since_ms = 0, None
+            return was_open
 
     def failed(
         self, name: str, at_ms: int, duration_ms: float, late_ms: int, error: str
     ) -> tuple[TaskLine, bool]:
         """Notes a pass that raised; returns the line, and whether that opened the circuit."""
         with self._lock:
-            before = self._lines.get(name, TaskLine(name))
-            in_a_row = before.in_a_row + 1
-            opens = before.open_since_ms is None and in_a_row >= self._circuit_failures
-            line = replace(
-                before,
-                runs=before.runs + 1,
-                failures=before.failures + 1,
-                in_a_row=in_a_row,
-                last_run_ms=at_ms,
-                duration_ms=duration_ms,
-                late_ms=late_ms,
-                error=error,
-                open_since_ms=at_ms if opens else before.open_since_ms,
-            )
-            if name in self._lines:
-                self._lines[name] = line
-            return line, opens
+            line = self._lines.get(name) or _Line(name)
+            line.ran(at_ms, duration_ms, late_ms)
+            line.failures += 1
+            line.in_a_row += 1
+            line.error = error
+            opens = line.open_since_ms is None and line.in_a_row >= self._circuit_failures
+            if opens:
+                line.open_since_ms = at_ms
+            return line.copy(), opens
 
     def lines(self) -> tuple[TaskLine, ...]:
         """All of them, as they are now."""
         with self._lock:
-            return tuple(self._lines.values())
+            return tuple(line.copy() for line in self._lines.values())

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from ..ops import tidy
+from ..ops.archive import is_kept
 from ..ops.retention import trim
 from ..shard.shard import Shard
 from ..state import State
@@ -48,7 +49,12 @@ class Cleanup:
         if self._round is None:
             self._next_ms = None
             self._round = self._steps()
-        bites = list(islice(self._round, BITES))
+        try:
+            bites = list(islice(self._round, BITES))
+        except BaseException:
+            # what broke off is begun anew
+            self._round = None
+            raise
         if len(bites) == BITES:
             return Report(sum(bites), self._state.now())
         self._round = None
@@ -110,7 +116,8 @@ class Cleanup:
     def _let_queues_go(self) -> Iterator[int]:
         """Queues that have been empty, with nothing set for them, for `empty_queue_after`."""
         state, after = self._state, self._state.periods.empty_queue_after
-        if after is None or not tidy.can_let_queues_go():
+        if after is None or is_kept(state) or not tidy.can_let_queues_go():
+            # the file may have jobs of a queue of which memory has none
             return
         noted, self._empty = self._empty, {}
         for shard in state.shards.shards:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -349,6 +350,45 @@ def test_a_queue_that_somebody_is_about_to_use_is_not_let_go(
     assert tidy.let_go(state, shard, "q", seen)
     assert state.queues == {}
     assert shard.queues == {}
+
+
+def test_a_queue_whose_finished_jobs_are_in_the_file_stays(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    config = ManagerConfig(keep_completed=None, max_completed_bytes=0)
+    with QueueManager(
+        tmp_path / "kept.db", clock=clock, background=False, config=config
+    ) as manager:
+        queue = Queue("q", manager)
+        job = queue.add("n", "data")
+        manager.ack(pulled(queue))
+        manager.flush()
+        queue.add("n").remove()
+        for _ in range(5):
+            pass_time(manager, clock, 3600)
+        assert manager.queues() == ["q"]
+        assert manager.get_state(job) == "completed"
+
+
+def test_a_clean_up_that_breaks_off_begins_anew(
+    manager: QueueManager, queue: Queue, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.add("n", deduplication=Deduplication("k", ttl=5, hold="ttl"))
+    queue.drain()
+    broken = [True]
+    tidy_queues = tidy.tidy_queues
+
+    def breaks(*arguments: Any) -> Any:
+        if broken:
+            broken.clear()
+            raise MemoryError
+        return tidy_queues(*arguments)
+
+    monkeypatch.setattr(tidy, "tidy_queues", breaks)
+    pass_time(manager, clock, 12)
+    assert len(manager._state.queues["q"].unique_keys) == 0
+    line = next(task for task in manager.health().tasks if task.name == "clean-up")
+    assert (line.failures, line.failures_in_a_row) == (1, 0)
 
 
 # -- arming ----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bunqueue_py import JobEvent, ManagerConfig, Queue, QueueManager
+from bunqueue_py import JobEvent, ManagerClosedError, ManagerConfig, Queue, QueueManager
 from bunqueue_py.ops import staff
 from bunqueue_py.registry.workers import WorkerEntry
 from bunqueue_py.stores.alarm import NEVER
@@ -196,6 +196,14 @@ def test_a_lost_worker_of_the_harness_is_silent_and_its_locks_run_out() -> None:
         if e.type == "worker_left"
     ]
     assert left == [("silent", -12.0)]
+
+
+def test_a_closed_manager_refuses_to_list_its_workers(clock: VirtualClock) -> None:
+    manager = QueueManager(clock=clock, background=False)
+    manager.close()
+    for call in (manager.workers.list, manager.health, lambda: manager.workers.get("x")):
+        with pytest.raises(ManagerClosedError):
+            call()
 
 
 def test_periods_of_silence_are_settings(clock: VirtualClock) -> None:
