@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from heapq import heappop
+from heapq import heapify, heappop
 from typing import NamedTuple
 
 from ..model.job import REMOVED, JobRecord
@@ -116,6 +116,7 @@ def _tidy(queue: QueueState, now: int) -> Tidied:
             moments.append(queue.limits.ends_ms())
     passed = 0
     if queue.groups is not None:
+        _sweep_groups(queue.groups)
         passed = _let_groups_pass(queue.groups, now)
         moments.append(queue.groups.passing[0][0] if queue.groups.passing else None)
     ahead = min((m for m in moments if m is not None and m > now), default=None)
@@ -130,6 +131,20 @@ def _let_groups_pass(groups: Groups, now: int) -> int:
         groups.forget_bare(heappop(passing)[2], now)
         passed += 1
     return passed
+
+
+def _sweep_groups(groups: Groups) -> None:
+    """Takes the moments out that no longer matter to any group, if there are more of them than of
+    groups. O(what is there)."""
+    most = SWEEP_AT + 2 * len(groups.by_name)
+    if len(groups.timers) > most:
+        groups.timers = [entry for entry in groups.timers if entry[2].timer_ms == entry[0]]
+        heapify(groups.timers)
+    if len(groups.passing) > most:
+        # one for each group that is there, the earliest
+        first = {entry[2].name: entry for entry in sorted(groups.passing, reverse=True)}
+        groups.passing = [e for e in first.values() if groups.by_name.get(e[2].name) is e[2]]
+        heapify(groups.passing)
 
 
 Signature = tuple[int, int, int]

@@ -188,6 +188,22 @@ def test_a_limit_that_has_ended_by_time_is_forgotten(
     assert manager._state.alarm.due_ms >= clock.timeline_ms() + 3_000_000, "nothing more is near"
 
 
+def test_moments_of_groups_that_no_longer_matter_do_not_pile_up(
+    manager: QueueManager, queue: Queue, clock: VirtualClock
+) -> None:
+    queue.groups["g"].cool_down(3600)
+    for _ in range(300):
+        queue.add("n", group="g").remove()
+    groups = manager._state.queues["q"].groups
+    assert groups is not None
+    assert len(groups.passing) > 200
+    pass_time(manager, clock, 10)
+    assert len(groups.passing) == 1
+    assert list(queue.groups) == ["g"]
+    pass_time(manager, clock, 3600)
+    assert groups.by_name == {}
+
+
 def test_a_limit_without_an_end_stays(
     manager: QueueManager, queue: Queue, clock: VirtualClock
 ) -> None:
