@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from ..errors import BunqueueError, ManagerClosedError, StorageError, UnrecoverableError
@@ -17,6 +18,7 @@ from .protocol import Backend
 from .turn import BATCH_MS, Pace, Slot, Turn
 
 Handler = Callable[[Job], Any]
+_applied = attrgetter("applied")
 
 GIVE_WAY_MS = 1
 HOARD_MS = 10
@@ -328,7 +330,7 @@ class Crew:
             # the work is done: what is not acked now is acked with the next batch
             held.extendleft(reversed(batch))
             raise
-        self.card.count(sum(outcome.applied for outcome in outcomes))
+        self.card.count(sum(map(_applied, outcomes)))
         if problem is not None:
             self._report(problem)
         if "completed" in self.heard:

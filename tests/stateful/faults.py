@@ -196,10 +196,10 @@ MUTATIONS = (
         ("tests/stateful/test_moments.py",),
     ),
     Mutation(
-        "the clean-up frees keys before their time",
+        "the clean-up frees keys whose time was extended",
         "shard/unique_keys.py",
-        r"self\.held\[0\]\[0\] <= now and looked < limit",
-        "looked < min(limit, 1)",
+        r"if stands\(record, now\):\n( +heappush)",
+        r"if False:\n\1",
         ("tests/unit/test_cleanup.py",),
     ),
     Mutation(
