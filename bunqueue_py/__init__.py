@@ -4,10 +4,10 @@ The layers, downward only:
 
     errors types durations config serializers clock ids sync     the foundation
     model                                                         what a job is
-    shard stores storage                                          where it is kept
+    shard stores registry storage                                 where it is kept
     state                                                         all of it, wired together
     ops                                                           the verbs
-    tasks                                                         what happens by itself
+    tasks observe                                                 what happens by itself
     client.protocol client.job  manager readonly                  the front door
     client                                                        queues and workers
 """
@@ -53,6 +53,11 @@ from .model.figures import QueueStats as QueueStats
 from .model.figures import StorageStats as StorageStats
 from .model.figures import Throughput as Throughput
 from .model.figures import Totals as Totals
+from .model.health import HealthReport as HealthReport
+from .model.health import OverdueHandler as OverdueHandler
+from .model.health import StorageStatus as StorageStatus
+from .model.health import TaskHealth as TaskHealth
+from .model.health import WorkerInfo as WorkerInfo
 from .model.job_logs import LogEntry as LogEntry
 from .model.job_logs import LogPage as LogPage
 from .model.options import JobOptions as JobOptions

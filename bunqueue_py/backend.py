@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable, Container, Sequence
 from functools import partial
 from itertools import count
@@ -12,12 +14,16 @@ from .client.protocol import Closable, WaitHandle
 from .clock import Clock
 from .errors import StorageError
 from .model.failure import describe
-from .ops import ack, begin, fail, leases, limits, pull, push, recover
+from .ops import ack, begin, fail, leases, limits, owners, pull, push, recover, staff
+from .registry.workers import Card, WorkerEntry
 from .shard.waiters import Waiter
 from .state import State
 from .sync import contention
-from .tasks.scheduler import Report, Task, TaskLoop
+from .tasks import workers
+from .tasks.scheduler import Pace, Report, Task, TaskLoop
 from .types import Outcome
+
+HOST = socket.gethostname()
 
 
 class EngineBackend:
@@ -28,12 +34,15 @@ class EngineBackend:
     def __init__(self, state: State, beat: TaskLoop, *, runs_threads: bool) -> None:
         self._state = state
         self._beat = beat
-        self._attached: dict[int, tuple[Closable, Task]] = {}
+        self._attached: dict[int, tuple[Closable, Task, WorkerEntry]] = {}
         self._numbers = count(1)
+        self._ids = count(1)
         self.clock: Clock = state.clock
         self.runs_threads = runs_threads
         #: what is done to every handler before it serves; tracing sets it
         self.instrument: Callable[[Callable[[Job], Any]], Callable[[Job], Any]] = _as_it_is
+        #: how a beat that fails is tried again
+        self.pace = Pace()
         self.begin: Callable[[str, str | None], bool] = partial(begin.begin, state)
 
     def check_open(self) -> None:
@@ -113,16 +122,39 @@ class EngineBackend:
     def bound_groups(self, queue: str, worker: object, bound: int | None) -> None:
         limits.set_default(self._state, queue, worker, bound)
 
-    def attach(self, worker: Closable, tick: Callable[[], tuple[int, int | None]]) -> None:
-        task = Task(f"beat of {worker!r}", lambda: Report(*tick()))
-        self._attached[id(worker)] = (worker, task)
+    def attach(
+        self,
+        worker: Closable,
+        tick: Callable[[], tuple[int, int | None]],
+        queue: str,
+        card: Card,
+    ) -> None:
+        state = self._state
+        entry = WorkerEntry(
+            f"{HOST}:{os.getpid()}:{next(self._ids)}", queue, card, HOST, os.getpid(), state.now()
+        )
+        task = Task(
+            f"beat of {entry.id}", lambda: Report(*tick()), errors=state.errors, pace=self.pace
+        )
+        self._attached[id(worker)] = (worker, task, entry)
         self._beat.add(task)
+        staff.join(state, entry)
         self._beat.start()
 
-    def detach(self, worker: Closable) -> None:
-        entry = self._attached.pop(id(worker), None)
-        if entry is not None:
-            self._beat.remove(entry[1])
+    def detach(self, worker: Closable, *, give_back: bool = False) -> None:
+        attached = self._attached.pop(id(worker), None)
+        if attached is not None:
+            _, task, entry = attached
+            self._beat.remove(task)
+            staff.leave(self._state, entry, "closed")
+            if give_back:
+                owners.release_lost(self._state, entry)
+
+    def died(self, card: Card) -> None:
+        for _, _, entry in list(self._attached.values()):
+            if entry.card is card:
+                workers.died(self._state, entry)
+                owners.release_lost(self._state, entry)
 
     def beat_at(self, due_ms: int) -> None:
         if due_ms < self._state.beat.due_ms:
@@ -130,7 +162,7 @@ class EngineBackend:
 
     def attached(self) -> list[Closable]:
         """The workers that are to be closed before the manager."""
-        return [worker for worker, _ in list(self._attached.values())]
+        return [worker for worker, _, _ in list(self._attached.values())]
 
 
 def _as_it_is(handler: Callable[[Job], Any]) -> Callable[[Job], Any]:

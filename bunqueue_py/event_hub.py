@@ -12,6 +12,7 @@ from .errors import ManagerClosedError, ValidationError
 from .model.checks import checked_iterable
 from .model.events import EVENT_TYPES, JobEvent, Mailbox, RawEvent, event_of
 from .model.options import checked_queue_name
+from .observe.checks import Checks
 from .state import State
 from .sync import nothing_held
 
@@ -19,8 +20,9 @@ from .sync import nothing_held
 class EventHub:
     """Subscriptions to the events of a manager's queues."""
 
-    def __init__(self, state: State, *, threaded: bool) -> None:
+    def __init__(self, state: State, checks: Checks, *, threaded: bool) -> None:
         self._state = state
+        self._checks = checks
         self._threaded = threaded
         self._numbers = count(1)
         self._clock: Clock = state.clock
@@ -56,9 +58,15 @@ class EventHub:
             raise ManagerClosedError("this manager is closed; open a new QueueManager")
         if self._threaded:
             mailbox.start()
+        watches = name is None and (wanted is None or "health" in wanted)
+        if watches:
+            self._checks.listen()
+        ended = iter((False,))
 
         def unsubscribe() -> None:
             remove()
+            if watches and next(ended, True) is False:
+                self._checks.unlisten()
             # ends the thread after what is buffered; never waits, a listener may call it
             mailbox.close(0)
 

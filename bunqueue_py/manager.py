@@ -20,6 +20,7 @@ from typing import Any
 
 from typing_extensions import Self, Unpack
 
+from . import watchmen
 from .backend import EngineBackend
 from .client.job import Ack, DlqEntry, Job, dlq_entry
 from .client.protocol import Backend
@@ -32,6 +33,7 @@ from .ids import Ids, SystemIds
 from .model.checks import checked_iterable
 from .model.failure import bounded, describe
 from .model.figures import ManagerStats, MinuteCount
+from .model.health import HealthReport
 from .model.job_logs import LogEntry, LogPage, checked_line
 from .model.options import (
     MAX_BATCH,
@@ -51,8 +53,10 @@ from .model.settings import (
     stall_settings,
 )
 from .model.window import MAX_PER_WINDOW
+from .observe import health
 from .observe import stats as observe_stats
-from .observe.metrics import Metrics, TaskFigures
+from .observe.checks import Checks
+from .observe.metrics import Metrics
 from .observe.timing import Timing
 from .observe.webhooks import Webhooks
 from .ops import ack as ops_ack
@@ -85,10 +89,9 @@ from .storage.memory import MemoryStorage
 from .storage.sqlite.paths import PathInput, absolute
 from .storage.sqlite.storage import SqliteStorage
 from .stores.alarm import NEVER
+from .stores.duty import Duty
 from .sync import MANAGER, make_lock, spawn
-from .tasks import deadlines
-from .tasks.scheduler import Report, Task, TaskLoop
-from .tasks.stalls import LatePasses
+from .tasks.scheduler import TaskLoop
 from .types import (
     ANY,
     Deduplication,
@@ -104,6 +107,7 @@ from .types import (
     StallConfig,
 )
 from .types import Report as FileReport
+from .watchmen import Workers
 
 _log = logging.getLogger("bunqueue_py.manager")
 
@@ -171,18 +175,15 @@ class QueueManager:
         self._state: State = state
         #: Encoded data as a value: the serializer's own function, as every `job.data` calls it.
         self.decode: Callable[[bytes], Any] = state.loads
+        self._background = background
         self._lifecycle = make_lock("manager lifecycle", MANAGER)
         self._closed: threading.Event | None = None
         self._loop = TaskLoop("scheduler", state.clock, state.alarm, threaded=background)
         self._beat = TaskLoop("beat", state.clock, state.beat, threaded=background)
-        loop, beat, late = self._loop, self._beat, LatePasses()
-
-        def judge() -> Report:
-            return deadlines.tick(state, loop.late_ms, late, beat.behind_ms(state.now()))
-
-        loop.add(Task("deadlines", judge))
+        self._checks = checks = Checks(state, Duty(state.alarm))
         self._backend = EngineBackend(state, self._beat, runs_threads=background)
-        self.events = EventHub(state, threaded=background)
+        self._backend.pace = watchmen.hire(state, self._loop, self._beat, checks)
+        self.events = EventHub(state, checks, threaded=background)
         self._timing: Timing | None = None
         if state.config.measure_times:
             self._timing = Timing(state.clock.elapsed_ns)
@@ -191,7 +192,8 @@ class QueueManager:
             from .observe import tracing  # needs an extra
 
             tracing.attach(self, state.config.tracing)
-        self.metrics = Metrics(state, self._timing, self._task_figures, self._worker_count)
+        self.metrics = Metrics(state, self._timing, self._worker_count)
+        self.workers = Workers(state)
         if kept is not None:
             cut.attach(state)
             kept.start(
@@ -200,6 +202,9 @@ class QueueManager:
                 threaded=background,
                 changed=partial(cut.storage_changed, state),
             )
+            if state.queues:
+                # what has expired since is put away, and what will tells when
+                state.cleanup.arm(state.now() + state.periods.cleanup_interval)
             if not state.alarm.served and state.alarm.due_ms < NEVER:
                 state.alarm.start()
         # when what the file has kept is known
@@ -731,10 +736,6 @@ class QueueManager:
             raise ValidationError(f"kind must be 'completed' or 'failed', not {shown(kind)}")
         return observe_stats.minutes(self._state, _queue_name(queue), kind)
 
-    def _task_figures(self) -> list[TaskFigures]:
-        tasks = (*self._loop.tasks, *self._beat.tasks)
-        return [TaskFigures(task.name, task.failures) for task in tasks]
-
     def _worker_count(self) -> int:
         return len(self._backend.attached())
 
@@ -781,6 +782,13 @@ class QueueManager:
         """The names of all queues, sorted."""
         self._check_open()
         return sorted(self._state.queues)
+
+    def health(self) -> HealthReport:
+        """How the manager is doing now: its background tasks, storage and workers, handlers that
+        are overdue, and what is wrong, in sentences. Blocks for nothing."""
+        self._check_open()
+        behind = self._loop.behind_ms(self._state.now()) if self._background else 0
+        return health.report(self._state, behind, list(self._checks.standing.values()))
 
     def counts(self, queue: Any = None) -> JobCounts:
         """How many jobs are in each state, of one queue or of all. `completed` are those that are

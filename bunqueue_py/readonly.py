@@ -385,6 +385,7 @@ class ReadonlyManager:
     extend_lock = _refused("extend_lock")
     fail = _refused("fail")
     flush = _refused("flush")
+    health = _refused("health")
     backup = _refused("backup")
     verify = _refused("verify")
     group_names = _refused("group_names")

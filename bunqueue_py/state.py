@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from .clock import Clock
-from .config import ManagerConfig
+from .config import ManagerConfig, Periods
 from .ids import Ids
 from .model.job import JobRecord
 from .model.options import OptionsCache
 from .model.snapshot import JobSnapshot, fields_of
+from .registry.task_errors import TaskErrors
 from .registry.webhooks import WebhookRegistry
+from .registry.workers import WorkerRegistry
 from .shard.queue_state import QueueState
 from .shard.shard_map import ShardMap
 from .storage.base import Storage
 from .stores.alarm import Alarm
+from .stores.duty import Duty
 from .stores.logs import LogStore
 from .stores.results import ProofStore, ResultStore
 from .stores.subscriptions import Subscriptions
@@ -33,7 +36,9 @@ class State:
     on completed jobs are looked at when a shard's completions hit `trim_mask`, or its bytes pass
     `trim_bytes`. `snapshot` reads a record, `view` takes what was read. `now`, `new_id` and their
     like are bound here once for the hot path. `recalling` is held by whoever brings back a job that
-    only the file has.
+    only the file has. `cleanup` and `staff` are when the clean-up and the look at the workers are
+    due, `workers` who works here, `errors` what the background tasks have come to, `periods` the
+    durations of the config.
     """
 
     config: ManagerConfig
@@ -63,6 +68,11 @@ class State:
     trim_bytes: int
     storage: Storage | None
     recalling: AnyLock
+    periods: Periods
+    cleanup: Duty
+    staff: Duty
+    workers: WorkerRegistry
+    errors: TaskErrors
 
 
 def build_state(
@@ -80,6 +90,7 @@ def build_state(
         token = None if delivery is None else delivery.token
         return view(record.id, token, fields_of(record, job_state), duplicate)
 
+    alarm, periods = Alarm(), config.periods()
     return State(
         config=config,
         clock=clock,
@@ -97,17 +108,22 @@ def build_state(
         ),
         index={},
         queues={},
-        shards=ShardMap(config.shard_count()),
+        shards=ShardMap(config.shard_count(), periods.stall_check_interval),
         results=ResultStore(config.keep_results, config.max_completed_bytes),
         proofs=ProofStore(),
         logs=LogStore(config.keep_logs_jobs),
         webhooks=WebhookRegistry(),
         events=Subscriptions(),
-        alarm=Alarm(),
+        alarm=alarm,
         beat=Alarm(),
         max_data_bytes=config.max_data_bytes,
         trim_mask=0 if config.keep_completed is not None and config.keep_completed < 4096 else 63,
         trim_bytes=config.max_completed_bytes // config.shard_count(),
         storage=storage,
         recalling=make_lock("recalling", RECALL),
+        periods=periods,
+        cleanup=Duty(alarm),
+        staff=Duty(alarm),
+        workers=WorkerRegistry(),
+        errors=TaskErrors(config.circuit_failures),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from ..errors import BunqueueError, ManagerClosedError, StorageError, UnrecoverableError
@@ -11,11 +12,13 @@ from ..model.snapshot import OPTIONS
 from ..model.window import RateWindow
 from ..sync import LEAF, make_lock, spawn
 from ..types import Outcome
+from .card import Card
 from .job import Job
 from .protocol import Backend
 from .turn import BATCH_MS, Pace, Slot, Turn
 
 Handler = Callable[[Job], Any]
+_applied = attrgetter("applied")
 
 GIVE_WAY_MS = 1
 HOARD_MS = 10
@@ -61,12 +64,12 @@ class Crew:
         self._contended = backend.contended(queue)
         self._lock = make_lock(f"crew {name}", LEAF)
         self._live = 0
-        self._next_beat_ms = 0
         self.stopping = False
         #: held until the crew stops; what waits for time waits for this
         self._stop_bell = threading.Lock()
         self._stop_bell.acquire()
         self.slots = [Slot(backend) for _ in range(concurrency)]
+        self.card = Card(name, self.slots, lease_ms, beat_ms)
 
     # -- life --------------------------------------------------------------------------------
 
@@ -162,6 +165,8 @@ class Crew:
             last = self._live == 0
         if last and self.stopping:
             self._ended()
+        elif last:
+            self._backend.died(self.card)
 
     def _rest(self, pause_ms: int) -> None:
         bell = threading.Lock()
@@ -229,9 +234,9 @@ class Crew:
         backend = self._backend
         now = backend.clock.timeline_ms
         began = slot.began_ms = now()
-        if self._next_beat_ms <= began:
-            self._next_beat_ms = began + self._beat_ms
-        backend.beat_at(self._next_beat_ms)
+        if self.card.next_beat_ms <= began:
+            self.card.next_beat_ms = began + self._beat_ms
+        backend.beat_at(self.card.next_beat_ms)
         if len(jobs) == 1:
             self._run(slot, jobs[0])
         else:
@@ -301,6 +306,7 @@ class Crew:
             outcome, will_retry = Outcome(True), False
             self._report(problem)
         if outcome.applied:
+            self.card.count(0, 1)
             self._tell("failed", job, error, will_retry)
 
     def _flush(self, slot: Slot, last: tuple[Job, bytes | None] | None = None) -> None:
@@ -324,6 +330,7 @@ class Crew:
             # the work is done: what is not acked now is acked with the next batch
             held.extendleft(reversed(batch))
             raise
+        self.card.count(sum(map(_applied, outcomes)))
         if problem is not None:
             self._report(problem)
         if "completed" in self.heard:
@@ -355,7 +362,7 @@ class Crew:
         for slot in busy:
             self._mind(slot, now)
         renewals: list[tuple[str, str | None]] = []
-        if now >= self._next_beat_ms:
+        if now >= self.card.next_beat_ms:
             for slot in busy:
                 current = slot.current
                 if current is not None:
@@ -363,12 +370,12 @@ class Crew:
                 renewals += [(job.id, job.token) for job in tuple(slot.queued)]
                 renewals += [(job.id, job.token) for job, _ in tuple(slot.held)]
             self._backend.renew(renewals)
-            self._next_beat_ms = now + self._beat_ms
+            self.card.next_beat_ms = now + self._beat_ms
         if self._turn.is_kept or any(
             slot.held or slot.queued or slot.begun is not slot.marked for slot in busy
         ):
-            return len(renewals), min(now + BATCH_MS, self._next_beat_ms)
-        return len(renewals), self._next_beat_ms
+            return len(renewals), min(now + BATCH_MS, self.card.next_beat_ms)
+        return len(renewals), self.card.next_beat_ms
 
     def _mind(self, slot: Slot, now: int) -> None:
         since = now - slot.began_ms

@@ -13,6 +13,7 @@ from ..errors import StorageError
 from ..model.figures import MinuteCount
 from ..model.job_logs import LogPage
 from ..model.options import JobOptions, JobSpec
+from ..registry.workers import Card
 from ..types import (
     DlqConfig,
     DlqStats,
@@ -146,12 +147,24 @@ class Backend(Protocol):
         it asks no longer."""
         ...
 
-    def attach(self, worker: Closable, tick: Callable[[], tuple[int, int | None]]) -> None:
-        """Has the manager close the worker when it closes, and run its beat tick when due."""
+    def attach(
+        self,
+        worker: Closable,
+        tick: Callable[[], tuple[int, int | None]],
+        queue: str,
+        card: Card,
+    ) -> None:
+        """Has the manager close the worker when it closes, run its beat tick when due, and list
+        it among those who work on that queue."""
         ...
 
-    def detach(self, worker: Closable) -> None:
-        """Ends what `attach` began."""
+    def detach(self, worker: Closable, *, give_back: bool = False) -> None:
+        """Ends what `attach` began; `give_back`: nothing of the worker's runs any more, and what it
+        still holds is pending again, uncharged."""
+        ...
+
+    def died(self, card: Card) -> None:
+        """Everything that ran the jobs of that worker has ended, and nobody has closed it."""
         ...
 
     def beat_at(self, due_ms: int) -> None:

@@ -143,7 +143,7 @@ class Worker:
                 self._backend.bound_groups(self._queue, self._crew, self._group_concurrency)
                 if self._ended.is_set():  # another thread has closed it meanwhile
                     self._backend.bound_groups(self._queue, self._crew, None)
-            self._backend.attach(self, self._crew.beat)
+            self._backend.attach(self, self._crew.beat, self._queue, self._crew.card)
             self._crew.start()
         except BaseException:
             # half a crew would go on working with nobody to close it
@@ -219,7 +219,7 @@ class Worker:
             if self._ended.is_set():
                 return
             self._ended.set()
-        self._backend.detach(self)
+        self._backend.detach(self, give_back=True)
         if self._group_concurrency is not None and self._started:
             with contextlib.suppress(ManagerClosedError):
                 self._backend.bound_groups(self._queue, self._crew, None)

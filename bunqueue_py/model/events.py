@@ -43,6 +43,8 @@ EVENT_TYPES = frozenset(
         "dlq_retried",
         "dlq_skipped",
         "queue_created",
+        "worker_joined",
+        "worker_left",
         "health",
     )
 )
@@ -50,7 +52,8 @@ EVENT_TYPES = frozenset(
 STORAGE_FAILING = "storage_failing"
 STORAGE_RECOVERED = "storage_recovered"
 WEBHOOK_DISABLED = "webhook_disabled"
-"""The reasons of `health` events."""
+"""The reasons of `health` events that storage and webhooks give; the others are in
+`observe.checks`."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +61,16 @@ class JobEvent:
     """Something that happened in a queue.
 
     `sequence` counts the events of one queue without gaps, so a listener of all types can see
-    that it lost some. The rest is `None` but for
-    what the type carries: `state` (pushed), `result` (completed), `error`, `attempt`, `terminal`
-    and `reason` or `retry_at` (failed), `error` (stalled), `reason` (dlq_added, dlq_skipped),
-    `percent`, `message` (progress), `count` (drained, cleaned, obliterated).
+    that it lost some. The rest is `None` but for what the type carries: `state` (pushed),
+    `result` (completed), `error`, `attempt`, `terminal` and `reason` or `retry_at` (failed),
+    `error` (stalled), `reason` (dlq_added, dlq_skipped), `percent`, `message` (progress), `count`
+    (drained, cleaned, obliterated), `subject`, the worker's id, and `reason` (worker_joined,
+    worker_left).
 
     `health` is of the whole manager: its `queue` is empty, and its `sequence` counts these events
-    alone. `reason` is `storage_failing`, with the `error`, or `storage_recovered`;
-    or `webhook_disabled`, the `error` saying which and why.
+    alone. `reason` says what has changed, such as `storage_failing` (with the `error`),
+    `storage_recovered`, or `webhook_disabled` (the `error` says which and why); `subject` whom or
+    what it is about; docs/reliability.md lists them.
     """
 
     type: str
@@ -83,6 +88,7 @@ class JobEvent:
     percent: float | None = None
     message: str | None = None
     count: int | None = None
+    subject: str | None = None
 
 
 _new = object.__new__
@@ -143,6 +149,15 @@ class Mailbox:
         self.lost = 0
         self._told = 0
         self._delivered = 0
+
+    @property
+    def name(self) -> str:
+        """The name of its thread, but for the prefix."""
+        return self._name
+
+    def __len__(self) -> int:
+        """How many items are buffered."""
+        return len(self._items)
 
     def offer(self, item: Any) -> bool:
         """Buffers the item and wakes the reader; says whether an older one was lost for it."""

@@ -1,1 +1,1 @@
-"""Watching a manager from outside: figures, exporters, webhooks, traces."""
+"""Watching a manager: its health and the checks of it, figures, exporters, webhooks, traces."""

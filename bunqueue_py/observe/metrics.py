@@ -7,6 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..model.figures import ManagerStats, QueueStats, Throughput, Totals
+from ..registry.task_errors import TaskLine
 from ..shard.spread import Distribution
 from ..state import State
 from .stats import COUNTED, distributions, read
@@ -39,13 +40,6 @@ class Family(NamedTuple):
     samples: list[Sample]
 
 
-class TaskFigures(NamedTuple):
-    """A background task: its name, and how many of its passes in a row have failed by now."""
-
-    name: str
-    failures: int
-
-
 class Metrics:
     """`manager.metrics`: the manager's figures for Prometheus."""
 
@@ -53,12 +47,10 @@ class Metrics:
         self,
         state: State,
         timing: Timing | None,
-        tasks: Callable[[], Iterable[TaskFigures]],
         workers: Callable[[], int],
     ) -> None:
         self._state = state
         self._timing = timing
-        self._tasks = tasks
         self._workers = workers
 
     def render_prometheus(self) -> str:
@@ -88,14 +80,7 @@ class Metrics:
         found = [*_queue_families(stats), *_times(distributions(self._state, self._timing))]
         found.append(_one("bunqueue_workers", "Workers that run here.", self._workers()))
         found += _storage_families(stats)
-        found.append(
-            Family(
-                "bunqueue_background_task_failures",
-                "gauge",
-                "Passes of a background task that have failed in a row.",
-                [Sample("", {"task": t.name}, t.failures) for t in self._tasks()],
-            )
-        )
+        found += _task_families(self._state.errors.lines())
         ears = stats.listeners
         found.append(_one("bunqueue_listener_backlog", "Events to be delivered.", ears.backlog))
         lost = "Events lost because a listener was too slow."
@@ -113,6 +98,24 @@ class Metrics:
 
 def _one(name: str, text: str, value: float, kind: str = "gauge") -> Family:
     return Family(name, kind, text, [Sample("", {}, value)])
+
+
+def _task_families(lines: Iterable[TaskLine]) -> list[Family]:
+    lines = list(lines)
+    return [
+        Family(
+            "bunqueue_background_task_failures",
+            "gauge",
+            "Passes of a background task that have failed in a row.",
+            [Sample("", {"task": line.name}, line.in_a_row) for line in lines],
+        ),
+        Family(
+            "bunqueue_background_task_circuit_open",
+            "gauge",
+            "1 while a background task has failed so often that it is tried at a slower pace.",
+            [Sample("", {"task": line.name}, line.open_since_ms is not None) for line in lines],
+        ),
+    ]
 
 
 def _queue_families(stats: ManagerStats) -> Iterator[Family]:

@@ -18,6 +18,7 @@ from .purge import purge
 from .query import queue_of
 from .recover import enter
 from .revival import refusal_of_retry, revive
+from .tidy import ask
 
 _BITE = 250
 CLEANABLE = (
@@ -64,6 +65,8 @@ def clean(state: State, queue_name: str, age_ms: int, job_state: JobState, limit
         shard.call_after()
         keep_up(state)
         if done:
+            if gone:
+                ask(state)
             return gone
 
 

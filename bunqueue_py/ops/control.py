@@ -19,6 +19,7 @@ from .purge import purge
 from .query import queue_of
 from .recover import check_open, enter
 from .revival import refuse_retry, revive
+from .tidy import ask
 
 _BITE = 1000
 
@@ -79,6 +80,8 @@ def drain(state: State, queue_name: str, *, delayed: bool) -> int:
         keep_up(state)
         if done:
             break
+    if gone:
+        ask(state)
     return gone
 
 
@@ -121,6 +124,7 @@ def obliterate(state: State, queue_name: str, *, force: bool) -> int:
         shard.gate = OPEN
     shard.call_after()
     keep_up(state)
+    ask(state)
     return len(records) + len(purge(state, queue, state.now(), sys.maxsize))
 
 
@@ -152,6 +156,7 @@ def _remove(state: State, queue: QueueState, record: JobRecord, *, fetched: bool
             ran_dry(state, queue, now)
         shard.gate = OPEN
     shard.call_after()
+    ask(state)
     return True
 
 

@@ -310,15 +310,19 @@ def _lose(
     record = delivery.record
     if record.delivery is not delivery:
         return
+    # its entry is out already: counted as stale besides, it would have the heap swept for nothing
     if kind == TIMEOUT:
+        delivery.timeout_ms = None
         end_run(state, record.queue, record, failure, wait_ms, now)
     elif kind == STALL:
         if not looks_alive(shard, delivery, now):
+            delivery.armed_ms = None
             judge(state, delivery, failure, wait_ms, now)
     elif delivery.expires_ms is not None and delivery.expires_ms > now:
         delivery.armed_ms = delivery.expires_ms
         shard.deadlines.push(delivery.expires_ms, LEASE, delivery)
     else:
+        delivery.armed_ms = None
         judge(state, delivery, failure, wait_ms, now)
 
 

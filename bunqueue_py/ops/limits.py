@@ -14,6 +14,7 @@ from .commit import keep_up
 from .mark import mark_group, mark_queue
 from .query import queue_of
 from .recover import enter
+from .tidy import ask_at
 
 
 class LimitsView(NamedTuple):
@@ -174,6 +175,7 @@ def _change(
         queue.wake(queue.ready_count, now)
         _mind_timer(state, queue, now)
         shard.gate = OPEN
+    ask_at(state, limits.ends_ms())
     keep_up(state)
 
 
@@ -194,7 +196,9 @@ def _change_group(
         groups.settings_changed(group, now)
         queue.wake(len(group.ready), now)
         _mind_timer(state, queue, now)
+        ends = None if group.limits is None else group.limits.ends_ms()
         shard.gate = OPEN
+    ask_at(state, ends)
     keep_up(state)
 
 

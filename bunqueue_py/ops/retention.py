@@ -31,7 +31,9 @@ def trim(state: State) -> None:
             return
         until = oldest[1][0] if len(oldest) > 1 else None
         if not _bite(state, state.shards.shards[oldest[0][1]], until, jobs, size):
-            return  # the oldest is not in the file yet, and stays until it is
+            # the oldest is not in the file yet, and stays until it is: the clean-up comes back
+            state.cleanup.arm(state.now() + state.periods.cleanup_interval)
+            return
 
 
 def _excess(state: State, room: int) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from .mark import mark_queue
 from .push import find_queue
 from .recover import enter
 
-BITE = 1000
+BITE = 64
 FLOOR_MS = 5_000
 """What a late pass leaves every lease and timeout at least, so that heartbeats that were frozen
 too find them alive."""
@@ -136,7 +136,7 @@ def forgive(state: State, late_ms: int) -> int:
     """
     moved = 0
     for shard in state.shards.shards:
-        deliveries = _active(state, shard)
+        deliveries = _active(shard)
         for i in range(0, len(deliveries), BITE):
             with shard.lock:
                 if shard.gate:
@@ -149,16 +149,16 @@ def forgive(state: State, late_ms: int) -> int:
     return moved
 
 
-def _active(state: State, shard: Shard) -> list[Delivery]:
-    with shard.lock:
-        if shard.gate:
-            enter(state, shard)
-        return [
-            record.delivery
-            for queue in shard.queues.values()
-            for record in queue.active.values()
-            if record.delivery is not None
-        ]
+def _active(shard: Shard) -> list[Delivery]:
+    """The deliveries under way. Without the lock: a list of a dictionary's values is made in one
+    step, and with 100,000 of them nobody should have to wait. What begins meanwhile was not
+    frozen; what ends is looked at again before it is moved."""
+    return [
+        record.delivery
+        for queue in list(shard.queues.values())
+        for record in list(queue.active.values())
+        if record.delivery is not None
+    ]
 
 
 def _forgive(delivery: Delivery, late_ms: int, now: int) -> None:

@@ -1,1 +1,1 @@
-"""Leaf nouns that are cold: what is registered with a manager. They lock themselves."""
+"""Who works here, what the background tasks have come to, whom to tell. Leaf nouns, cold."""

@@ -57,6 +57,25 @@ class Deadlines:
             heapify(self.heap)
             self.stale = 0
 
+    def sweep_some(self, at: int, limit: int) -> tuple[int, int]:
+        """`sweep` in bites: takes out what is stale among up to `limit` entries, from position `at`
+        of the heap downwards; returns how many, and the next position (below 0 at the end).
+        O(limit log n)."""
+        heap, gone = self.heap, 0
+        at = min(at, len(heap) - 1)
+        end = max(-1, at - limit)
+        while at > end:
+            # again, as another one has come to stand here
+            while at < len(heap) and is_stale(heap[at]):
+                _take_out(heap, at)
+                gone += 1
+            at -= 1
+        self.stale = max(0, self.stale - gone)
+        if at < 0 and not gone:
+            # the count is a guess where an entry has been dropped twice
+            self.stale = min(self.stale, SWEEP_AT)
+        return gone, at
+
     def next_ms(self) -> int | None:
         """When the earliest that still matters is due; sweeps stale heads."""
         heap = self.heap
@@ -96,3 +115,26 @@ def is_stale(entry: Entry) -> bool:
     if subject.state != FAILED or letter is None:
         return True
     return due_ms != (letter.expires_ms if kind == DEAD_EXPIRY else letter.next_retry_ms)
+
+
+def _take_out(heap: list[Entry], at: int) -> None:
+    """Takes the entry at that position out; the rest is a heap again. O(log n)."""
+    last = heap.pop()
+    if at == len(heap):
+        return
+    while at:
+        parent = (at - 1) >> 1
+        if heap[parent] < last:
+            break
+        heap[at] = heap[parent]
+        at = parent
+    end = len(heap)
+    child = 2 * at + 1
+    while child < end:
+        if child + 1 < end and heap[child + 1] < heap[child]:
+            child += 1
+        if last < heap[child]:
+            break
+        heap[at] = heap[child]
+        at, child = child, 2 * child + 1
+    heap[at] = last

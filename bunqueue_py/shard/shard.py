@@ -13,6 +13,7 @@ from ..sync import SHARD, make_lock
 from .deadlines import Deadlines
 from .dirty import Dirty
 from .spread import Spread
+from .stalls import CONFIRM_MS
 
 if TYPE_CHECKING:
     from .queue_state import QueueState
@@ -35,6 +36,7 @@ class Shard:
         "after",
         "careful_ms",
         "completions",
+        "confirm_ms",
         "deadlines",
         "dirty",
         "finished",
@@ -48,8 +50,10 @@ class Shard:
         "watched",
     )
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, confirm_ms: int = CONFIRM_MS) -> None:
         self.index = index
+        #: so long a suspected run may still speak up
+        self.confirm_ms = confirm_ms
         self.lock = make_lock(f"shard {index}", SHARD + index)
         self.gate = OPEN
         self.queues: dict[str, QueueState] = {}

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 from .queue_state import QueueState
 from .shard import Shard
+from .stalls import CONFIRM_MS
 
 
 def fnv1a32(data: bytes) -> int:
@@ -26,8 +27,8 @@ class ShardMap:
 
     __slots__ = ("_mask", "shards")
 
-    def __init__(self, count: int) -> None:
-        self.shards = tuple(Shard(i) for i in range(count))
+    def __init__(self, count: int, confirm_ms: int = CONFIRM_MS) -> None:
+        self.shards = tuple(Shard(i, confirm_ms) for i in range(count))
         self._mask = count - 1
 
     def of(self, queue: str) -> Shard:

@@ -6,19 +6,25 @@ the deadline moves on when it comes due.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..model.job import Delivery
 from ..model.settings import StallSettings
 from .deadlines import STALL, Deadlines
 
+if TYPE_CHECKING:
+    from .shard import Shard
+
 CONFIRM_MS = 5_000
-"""So long a suspect may still speak up."""
+"""So long a suspect may still speak up, unless the config says otherwise."""
 
 
 def due_of(delivery: Delivery, settings: StallSettings) -> int:
     """The moment at which the delivery becomes suspected, or, being that, lost, unless a
     heartbeat comes before."""
     if delivery.suspected_ms is not None:
-        return delivery.suspected_ms + CONFIRM_MS
+        shard: Shard = delivery.record.queue.shard
+        return delivery.suspected_ms + shard.confirm_ms
     record = delivery.record
     own = record.options.stall_timeout_ms
     silent = delivery.beat_ms + (settings.interval_ms if own is None else own)

@@ -114,6 +114,19 @@ class UniqueKeys:
         del self.owners[key]
         return taken
 
+    def let_expired_go(self, now: int, limit: int) -> int:
+        """Frees up to `limit` keys that are held by time and whose time has passed; returns how
+        many were looked at."""
+        looked = 0
+        while self.held and self.held[0][0] <= now and looked < limit:
+            self._let_go(now)
+            looked += 1
+        return looked
+
+    def next_ms(self) -> int | None:
+        """A moment no later than that at which the next held key goes; `None` if none is held."""
+        return self.held[0][0] if self.held else None
+
     def rebuild(self, records: Iterable[JobRecord], now: int) -> list[JobRecord]:
         """Makes the table anew from the live among the records, which come in the order of their
         admission, and from the held keys whose jobs have ended. Returns the pending jobs that

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from ..clock import Clock
 from ..errors import ManagerClosedError
-from ..stores.alarm import Alarm
+from ..model.failure import bounded
+from ..registry.task_errors import TaskErrors
+from ..stores.alarm import NEVER, Alarm
+from ..stores.duty import Duty
 from ..sync import LEAF, make_lock, spawn
 
 _log = logging.getLogger("bunqueue_py.tasks")
-
-FIRST_RETRY_MS = 1_000
-LAST_RETRY_MS = 60_000
 
 
 class Report(NamedTuple):
@@ -25,27 +25,99 @@ class Report(NamedTuple):
     next_due: int | None
 
 
-class Task:
-    """A tick and what became of it. After a failure it is retried with a growing delay."""
+class Pace(NamedTuple):
+    """How a task that fails is tried again, in ms: after `first`, doubling up to `slow`, and every
+    `slow` once its circuit is open. `told` hears of each circuit that opens (with what the task
+    raised last) or closes; it is called with no lock held."""
 
-    def __init__(self, name: str, tick: Callable[[], Report]) -> None:
+    first: int = 1_000
+    slow: int = 60_000
+    told: Callable[[str, str | None], None] = lambda name, error: None
+
+
+class Task:
+    """A tick and what becomes of it.
+
+    With a `duty` it runs when that is due; without one, in every pass of its loop. One that has
+    failed is not run before its next try is due, whatever else wakes the loop.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tick: Callable[[], Report],
+        duty: Duty | None = None,
+        *,
+        errors: TaskErrors | None = None,
+        pace: Pace | None = None,
+    ) -> None:
         self.name = name
         self.tick = tick
-        self.failures = 0
+        self.duty = duty
+        self._errors = TaskErrors(5) if errors is None else errors
+        self._pace = Pace() if pace is None else pace
+        self._not_before = 0
+        self._errors.add(name)
 
-    def run(self, now: int) -> Report:
-        """One pass; what it raises is logged, and costs the other tasks nothing."""
+    def run(self, clock: Clock, late_ms: int = 0, *, sturdy: bool = True) -> Report:
+        """One pass, if it is due; what it raises is logged, and costs the other tasks nothing.
+        Unless `sturdy` that holds for errors only, not for Ctrl-C and its like."""
+        now = clock.timeline_ms()
+        if now < self._not_before:
+            return Report(0, self._not_before)
+        if self.duty is not None:
+            late = self.duty.take(now)
+            if late is None:
+                return Report(0, self.duty.due_ms if self.duty.due_ms < NEVER else None)
+            late_ms = late
+        began, _ = clock.effort()
         try:
             report = self.tick()
         except ManagerClosedError:
             return Report(0, None)
-        except Exception:  # a duty that breaks must not end the loop that carries the others
-            self.failures += 1
-            delay = min(FIRST_RETRY_MS << min(self.failures - 1, 10), LAST_RETRY_MS)
-            _log.exception("background task %r failed; it is tried again", self.name)
-            return Report(0, now + delay)
-        self.failures = 0
+        except BaseException as error:  # one that breaks must not end the loop of the others
+            if not sturdy and not isinstance(error, Exception):
+                if self.duty is not None:
+                    self.duty.arm(now)
+                raise
+            return self._failed(error, now, clock.effort()[0] - began, late_ms)
+        self._not_before = 0
+        if self._errors.succeeded(self.name, now, clock.effort()[0] - began, late_ms):
+            self._pace.told(self.name, None)
+        if self.duty is not None and report.next_due is not None:
+            self.duty.arm(report.next_due)
         return report
+
+    def end(self) -> None:
+        """The task will not run any more."""
+        self._errors.drop(self.name)
+
+    def _failed(self, error: BaseException, now: int, took_ms: float, late_ms: int) -> Report:
+        text = bounded(f"{type(error).__name__}: {_said(error)}", 500)
+        line, opens = self._errors.failed(self.name, now, took_ms, late_ms, text)
+        delay = min(self._pace.first << min(line.in_a_row - 1, 10), self._pace.slow)
+        if line.open_since_ms is not None:
+            delay = self._pace.slow
+        self._not_before = now + delay
+        if self.duty is not None:
+            self.duty.arm(self._not_before)
+        _log.error(
+            "background task %r failed, %d times in a row; it is tried again in %g s",
+            self.name,
+            line.in_a_row,
+            delay / 1000,
+            exc_info=error,
+        )
+        if opens:
+            self._pace.told(self.name, text)
+        return Report(0, self._not_before)
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a foreign __str__ may raise, and this error is being reported
+        return "(its text raised)"
 
 
 class TaskLoop:
@@ -61,6 +133,9 @@ class TaskLoop:
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._owed_ms: int | None = None
+        self._threaded = threaded
+        #: hears how late each pass begins, on the loop's own thread, with no lock held
+        self.on_pass: Callable[[int], None] | None = None
         #: How long after its moment the pass under way began; 0 where the caller steps.
         self.late_ms = 0
         alarm.served = not threaded
@@ -75,6 +150,7 @@ class TaskLoop:
         """Takes a task out; a pass that is under way may still run it once."""
         with self._lock:
             self._tasks = tuple(t for t in self._tasks if t is not task)
+        task.end()
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -96,10 +172,14 @@ class TaskLoop:
     def run_pass(self) -> int:
         """One pass over all tasks; sets the alarm to the earliest next due moment."""
         self._alarm.clear()
-        now = self._clock.timeline_ms()
         done = 0
         for task in self._tasks:
-            report = task.run(now)
+            try:
+                report = task.run(self._clock, self.late_ms, sturdy=self._threaded)
+            except BaseException:
+                # Ctrl-C, where the caller steps: what has not had its turn is due at the next step
+                self._alarm.set(self._clock.timeline_ms())
+                raise
             done += report.done
             if report.next_due is not None:
                 self._alarm.set(report.next_due)
@@ -123,6 +203,8 @@ class TaskLoop:
         if due <= now:
             self._owed_ms = due
             self.late_ms = now - due
+            if self.on_pass is not None:
+                self.on_pass(self.late_ms)
             self.run_pass()
             self.late_ms = 0
             self._owed_ms = None

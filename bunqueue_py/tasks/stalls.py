@@ -13,22 +13,23 @@ class LatePasses:
     leaves undone is done right after it, on time, and says nothing about the next freeze.
     """
 
-    __slots__ = ("_freeze", "in_a_row", "last_ms")
+    __slots__ = ("_freeze", "_period_ms", "in_a_row", "last_ms")
 
-    def __init__(self) -> None:
+    def __init__(self, period_ms: int = PERIOD_MS) -> None:
+        self._period_ms = period_ms
         self.in_a_row = 0
         self.last_ms = 0
         self._freeze = Freeze(0, 0)
 
     def forgives(self, late_ms: int, now: int) -> bool:
         """Notes a pass that comes `late_ms` after it was due; says whether it judges nobody."""
-        if late_ms * 2 > PERIOD_MS:
+        if late_ms * 2 > self._period_ms:
             self.in_a_row += 1
             self.last_ms = now
             if self.in_a_row <= MAX_IN_A_ROW:
                 return True
             self.in_a_row = 0
-        elif now - self.last_ms >= PERIOD_MS:
+        elif now - self.last_ms >= self._period_ms:
             self.in_a_row = 0
         return False
 
@@ -37,7 +38,7 @@ class LatePasses:
         heartbeats `beat_ms` behind: the longer of the two, and the longest of the last 5 s (a
         lease may expire right after a freeze, before its heartbeats are back). Nothing in a pass
         that comes too late once too often."""
-        if late_ms * 2 > PERIOD_MS:
+        if late_ms * 2 > self._period_ms:
             return ()
         last, fresh = self._freeze, Freeze(now, max(late_ms, beat_ms))
         if last.late_ms > fresh.late_ms and now - last.ended_ms < FLOOR_MS:

@@ -319,7 +319,7 @@ class Stage:
         with worker._lock:
             worker._stopping = True
             worker._ended.set()
-        self.manager.backend.detach(worker)
+        self.manager._backend.lose(worker)
         if worker._group_concurrency is not None:
             self.manager.backend.bound_groups(crew.queue, crew, None)
 

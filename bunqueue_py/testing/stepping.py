@@ -17,11 +17,13 @@ from ..errors import BunqueueError
 from ..manager import QueueManager
 from ..model.events import Mailbox, RawEvent
 from ..ops import pull as ops_pull
+from ..registry.workers import Card
 from ..shard.queue_state import QueueState
 from ..shard.shard import CLOSED
 from ..state import State
 from ..storage.base import Storage
 from ..storage.sqlite.storage import SqliteStorage
+from ..tasks import workers
 from ..tasks.scheduler import TaskLoop
 from ..types import Duration, JobState
 from .clock import VirtualClock
@@ -193,7 +195,7 @@ class SteppedCrew(Crew):
 
     def lose(self) -> None:
         """Its process dies: it holds nothing back for anybody."""
-        self.lost = self.stopping = True
+        self.lost = self.card.lost = self.stopping = True
         for slot in self.slots:
             slot.queued.clear()
             slot.held.clear()
@@ -264,14 +266,29 @@ class SteppedBackend(EngineBackend):
             self._state, queue, limit, 0, lease_ms, owner, claim=True
         )
 
-    def attach(self, worker: Closable, tick: Callable[[], tuple[int, int | None]]) -> None:
+    def attach(
+        self,
+        worker: Closable,
+        tick: Callable[[], tuple[int, int | None]],
+        queue: str,
+        card: Card,
+    ) -> None:
         """Also puts the worker on the stage."""
-        super().attach(worker, tick)
+        super().attach(worker, tick, queue, card)
         self.stage.joined(worker)
 
-    def detach(self, worker: Closable) -> None:
+    def detach(self, worker: Closable, *, give_back: bool = False) -> None:
         """Also takes it off."""
-        super().detach(worker)
+        super().detach(worker, give_back=give_back)
+        self.stage.left(worker)
+
+    def lose(self, worker: Closable) -> None:
+        """The worker is silent from now on; what it holds nobody gives back."""
+        attached = self._attached.pop(id(worker), None)
+        if attached is not None:
+            _, task, entry = attached
+            self._beat.remove(task)
+            workers.died(self._state, entry)
         self.stage.left(worker)
 
 

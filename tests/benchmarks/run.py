@@ -34,6 +34,7 @@ BENCHMARKS = {
     "metrics": "metrics",
     "writer": "writer",
     "sqlite": "sqlite",
+    "sweep": "sweep",
 }
 """Names on the command line, and the modules that do the measuring."""
 

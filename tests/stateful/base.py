@@ -91,7 +91,7 @@ class Base(RuleBasedStateMachine):
             self.storage(),
             clock=self.clock,
             background=False,
-            config=ManagerConfig(keep_results=KEEP_RESULTS, shards=2),
+            config=ManagerConfig(keep_results=KEEP_RESULTS, shards=2, empty_queue_after=60),
             _ids=self.seeded,
         )
         self.queues = {name: Queue(name, self.manager) for name in QUEUES}

@@ -229,4 +229,32 @@ MUTATIONS = (
         "for address in list(addresses)[:1]:",
         ("tests/unit/test_webhooks.py",),
     ),
+    Mutation(
+        "the clean-up frees keys whose time was extended",
+        "shard/unique_keys.py",
+        r"if stands\(record, now\):\n( +heappush)",
+        r"if False:\n\1",
+        ("tests/unit/test_cleanup.py",),
+    ),
+    Mutation(
+        "a sweep in bites takes out what lives",
+        "shard/deadlines.py",
+        r"while at < len\(heap\) and is_stale\(heap\[at\]\):",
+        "while at < len(heap) and heap[at][2] != LEASE:",
+        ("tests/unit/test_cleanup.py",),
+    ),
+    Mutation(
+        "a queue let go from under a verb",
+        "ops/tidy.py",
+        r"gone = sys\.getrefcount\(queue\) <= known \+ sys\.getrefcount\(stranger\)",
+        "gone = stranger is not None",
+        ("tests/unit/test_cleanup.py::test_a_queue_that_somebody_is_about_to_use_is_not_let_go",),
+    ),
+    Mutation(
+        "a broken task tried at every wake-up",
+        "tasks/scheduler.py",
+        r"if now < self\._not_before:",
+        "if False:",
+        ("tests/unit/test_watchmen.py",),
+    ),
 )

@@ -13,6 +13,7 @@ from tests.stateful.log_rules import LogRules
 from tests.stateful.run_rules import PushRules
 from tests.stateful.storage_rules import StorageRules
 from tests.stateful.time_rules import TimeRules
+from tests.stateful.watch_rules import WatchRules
 
 
 class MemoryMachine(
@@ -24,6 +25,7 @@ class MemoryMachine(
     DeadLetterRules,
     LogRules,
     TimeRules,
+    WatchRules,
 ):
     """Over memory."""
 

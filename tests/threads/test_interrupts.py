@@ -43,6 +43,7 @@ from bunqueue_py import (
 )
 from bunqueue_py.model.job import ACTIVE
 from bunqueue_py.ops import close as ops_close
+from bunqueue_py.ops import tidy
 from bunqueue_py.ops.query import check
 from bunqueue_py.state import State
 from bunqueue_py.tasks import deadlines
@@ -1159,6 +1160,31 @@ def a_pass_with_heartbeats_behind(world: World) -> Verb:
         world.manager.run_pending()
 
     return verb
+
+
+def cleaned_up(world: World) -> None:
+    state = world.manager._state
+    cleanup = next(task for task in world.manager._loop._tasks if task.name == "clean-up")
+    state.cleanup.arm(world.clock.timeline_ms())
+    while state.cleanup.due_ms <= world.clock.timeline_ms():
+        cleanup.run(world.clock, sturdy=False)
+    for shard in state.shards.shards:
+        at = len(shard.deadlines.heap)
+        while at >= 0:
+            _, at = tidy.sweep_deadlines(state, shard, at)
+
+
+@scenario
+def a_clean_up(world: World) -> Verb:
+    queue = Queue("q", world.manager)
+    world.hold(timeout=10 * LEASE)
+    for n in range(6):
+        world.push(n, ttl=1000 + n)
+    for job in queue.get_jobs("waiting", limit=3):
+        job.discard()
+    queue.groups["gone"].cool_down(5)
+    world.clock.advance(seconds=6)
+    return lambda: cleaned_up(world)
 
 
 # -- groups and limits -----------------------------------------------------------------------

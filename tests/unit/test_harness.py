@@ -822,7 +822,11 @@ def test_events_are_all_there_over_the_whole_run() -> None:
         q = h.queue("q")
         h.worker(q, lambda job: "r")
         job = q.add("a", delay=5)
-        assert [event.type for event in h.events] == ["queue_created", "pushed"]
+        assert [event.type for event in h.events] == [
+            "queue_created",
+            "worker_joined",
+            "pushed",
+        ]
         h.drain()
         told = [(event.type, seconds(h, event.timestamp)) for event in h.timeline(job)]
         assert told == [("pushed", 0), ("active", 5), ("completed", 5)]

@@ -39,6 +39,7 @@ BELOW_CLIENT = BELOW_FRONT | {
     "backend",
     "event_hub",
     "readonly",
+    "watchmen",
     "manager",
     "default_manager",
 }
@@ -57,9 +58,11 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     # what the façade is made of: the workers' side of the protocol, and the listeners
     "backend": BELOW_FRONT | {"client-front"},
     "event_hub": BELOW_FRONT | {"client-front"},
+    # its background tasks, and who works for it
+    "watchmen": BELOW_FRONT,
     # the other façade: what a process sees that does not own the file
     "readonly": BELOW_FRONT | {"client-front"},
-    "manager": BELOW_FRONT | {"client-front", "backend", "event_hub", "readonly"},
+    "manager": BELOW_FRONT | {"client-front", "backend", "event_hub", "readonly", "watchmen"},
     "default_manager": BELOW_FRONT | {"client-front", "manager"},
     # default_manager is what `Queue("emails")` without a manager asks; the rest is the rule.
     "client": frozenset({"foundation", "model", "client-front", "default_manager"}),

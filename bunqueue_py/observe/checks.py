@@ -1,0 +1,279 @@
+"""The checks that watch a manager and tell whoever listens, once when something changes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ..model.events import Mailbox, RawEvent
+from ..ops.recover import enter
+from ..state import State
+from ..stores.duty import Duty
+from .health import overdue
+
+Alarm = tuple[str, str]
+"""The reason of a `health` event and its subject."""
+
+ENDS = {
+    "queue_idle": "queue_active",
+    "queue_large": "queue_normal",
+    "worker_saturated": "worker_relieved",
+    "listener_behind": "listener_caught_up",
+    "handler_overdue": "handler_returned",
+    "scheduler_late": "scheduler_on_time",
+    "task_failing": "task_recovered",
+}
+"""The reason that says something is wrong, and the one that says it no longer is."""
+
+QUIET_SHARE = 0.8
+"""What went beyond a bound is normal again below this part of it, or it would flicker."""
+
+
+class Bell(Mailbox):
+    """Hears every event for the checks: which queues to look at. It keeps nothing else."""
+
+    def __init__(self, checks: Checks) -> None:
+        super().__init__("checks", lambda item: None, lambda: 0)
+        self._checks = checks
+
+    def offer(self, item: RawEvent) -> bool:
+        """Notes the queue; called under a shard's lock. Nothing is lost for it."""
+        self._checks.touch(item[0], item[1], item[3])
+        return False
+
+
+class _Look(NamedTuple):
+    pending: int
+    ready: int
+    active: int
+    may_start: bool
+    next_ms: int | None
+
+
+class Checks:
+    """What is wrong now, and since when it may be. Looks only where somebody listens for `health`
+    events, and only at queues in which something happens or is to happen.
+
+    `touch` may be called under a shard's lock; the rest is the scheduler thread's.
+    """
+
+    def __init__(self, state: State, duty: Duty) -> None:
+        self._state = state
+        self.duty = duty
+        self._listeners = 0
+        self._bell = Bell(self)
+        self._unhear: Any = None
+        #: what has been told as wrong, and the sentence that says it
+        self.standing: dict[Alarm, str] = {}
+        self._touched: dict[str, None] = {}
+        self._started: dict[str, int] = {}
+        self._since: dict[Alarm, int] = {}
+
+    # -- who listens -------------------------------------------------------------------------
+
+    def listen(self) -> None:
+        """One more listens for `health` events."""
+        self._listeners += 1
+        if self._unhear is None:
+            self._unhear = self._state.events.add(self._bell, None, None)
+            self._touched.update(dict.fromkeys(list(self._state.queues)))
+            self._arm()
+
+    def unlisten(self) -> None:
+        """One listens no longer."""
+        self._listeners -= 1
+        if self._listeners <= 0 and self._unhear is not None:
+            self._unhear()
+            self._unhear = None
+            for kept in (self.standing, self._touched, self._started, self._since):
+                kept.clear()
+
+    def touch(self, kind: str, queue: str, at_ms: int) -> None:
+        """Something has happened in that queue."""
+        if not queue:
+            return
+        if kind == "active":
+            self._started[queue] = at_ms
+        self._touched[queue] = None
+        self.duty.arm(at_ms + self._state.periods.check_interval)
+
+    def _arm(self) -> None:
+        self.duty.arm(self._state.now() + self._state.periods.check_interval)
+        if not self._state.alarm.served:
+            self._state.alarm.start()
+
+    # -- told from outside -------------------------------------------------------------------
+
+    def pass_began(self, late_ms: int) -> None:
+        """The scheduler's pass begins so late."""
+        periods = self._state.periods
+        if late_ms >= periods.scheduler_late_after:
+            self._begin(
+                "scheduler_late", "", f"the background thread was {late_ms / 1000:g} s late"
+            )
+        elif self.standing:
+            self._end("scheduler_late", "")
+
+    def task_changed(self, name: str, error: str | None) -> None:
+        """The circuit of that task has opened, with what it raised last, or closed."""
+        if error is None:
+            self._end("task_failing", name)
+        else:
+            self._begin(
+                "task_failing", name, f"background task {name!r} fails: {error}", error=error
+            )
+
+    # -- looking -----------------------------------------------------------------------------
+
+    def tick(self) -> tuple[int, int | None]:
+        """One round of all checks; returns how many things were looked at, and when the next is
+        due (`None`: not until something happens)."""
+        if self._unhear is None:
+            return 0, None
+        state, now = self._state, self._state.now()
+        soon = now + state.periods.check_interval
+        # in this order: whoever touches a queue meanwhile has it looked at now or in the next round
+        touched, self._touched = self._touched, {}
+        names = list(touched)
+        moments: list[int | None] = []
+        looks: dict[str, _Look] = {}
+        for name in names:
+            look = self._look(name)
+            if look is None:
+                self._forget(name)
+                continue
+            looks[name] = look
+            self._check_size(name, look)
+            again = [self._check_idle(name, look, now)]
+            if look.next_ms is not None and not look.ready:
+                # what becomes ready by time alone touches nothing
+                again.append(max(look.next_ms, soon))
+            if any(moment is not None for moment in again):
+                self._touched[name] = None
+                moments += again
+        moments.append(self._check_workers(looks, now, soon))
+        moments.append(self._check_listeners(soon))
+        moments.append(self._check_handlers(now, soon))
+        return len(names), min((m for m in moments if m is not None), default=None)
+
+    def _look(self, name: str) -> _Look | None:
+        state = self._state
+        queue = state.queues.get(name)
+        if queue is None:
+            return None
+        with queue.lock:
+            if queue.shard.gate:
+                enter(state, queue.shard)
+            now, wall = state.now(), state.wall()
+            counts = queue.counts(now, wall)
+            return _Look(
+                pending=queue.pending,
+                ready=counts.waiting + counts.prioritized,
+                active=len(queue.active),
+                may_start=queue.room(now) > 0,
+                next_ms=queue.next_due(now, wall),
+            )
+
+    def _forget(self, name: str) -> None:
+        self._started.pop(name, None)
+        for reason in ("queue_idle", "queue_large"):
+            self._since.pop((reason, name), None)
+            self._end(reason, name)
+
+    def _check_size(self, name: str, look: _Look) -> None:
+        """More are pending than there should be; whatever comes or goes touches the queue."""
+        bound = self._state.config.queue_size_alarm
+        if look.pending > bound:
+            text = f"queue {name!r} has {look.pending:,} pending jobs"
+            self._begin("queue_large", name, text, count=look.pending)
+        elif look.pending <= bound * QUIET_SHARE:
+            self._end("queue_large", name, count=look.pending)
+
+    def _check_idle(self, name: str, look: _Look, now: int) -> int | None:
+        """Jobs are ready and may start, nothing is active, and nothing has started for long."""
+        alarm = ("queue_idle", name)
+        if not look.ready or look.active or not look.may_start:
+            self._since.pop(alarm, None)
+            self._end(*alarm)
+            return None
+        since = max(self._since.setdefault(alarm, now), self._started.get(name, 0))
+        left = since + self._state.periods.queue_idle_after - now
+        if left > 0:
+            return now + left
+        text = f"queue {name!r} has {look.ready:,} ready jobs, and none has started since"
+        self._begin(*alarm, text, count=look.ready)
+        # whatever starts or goes touches the queue
+        return None
+
+    def _check_workers(self, looks: dict[str, _Look], now: int, soon: int) -> int | None:
+        due: int | None = None
+        here = set()
+        for entry in self._state.workers.entries():
+            alarm = ("worker_saturated", entry.id)
+            here.add(alarm)
+            look = looks.get(entry.queue)
+            if look is None:
+                if alarm in self._since or alarm in self.standing:
+                    look = self._look(entry.queue)
+                if look is None:
+                    continue
+            if not look.ready or entry.card.busy < entry.card.concurrency:
+                self._since.pop(alarm, None)
+                self._end(*alarm)
+                continue
+            since = self._since.setdefault(alarm, now)
+            due = soon
+            if now - since >= self._state.periods.worker_saturated_after:
+                name = entry.card.name
+                text = f"worker {name!r} has all hands full, and {look.ready:,} jobs wait"
+                self._begin(*alarm, text, count=look.ready)
+        for alarm in [a for a in self.standing if a[0] == "worker_saturated" and a not in here]:
+            self._since.pop(alarm, None)
+            self._end(*alarm)
+        return due
+
+    def _check_listeners(self, soon: int) -> int | None:
+        bound = self._state.config.listener_backlog_alarm
+        behind = {mailbox.name: len(mailbox) for mailbox in self._state.events.mailboxes()}
+        for name, backlog in behind.items():
+            if backlog > bound:
+                text = f"listener {name!r} is {backlog:,} events behind"
+                self._begin("listener_behind", name, text, count=backlog)
+        standing = [a for a in self.standing if a[0] == "listener_behind"]
+        for alarm in standing:
+            if behind.get(alarm[1], 0) <= bound * QUIET_SHARE:
+                self._end(*alarm)
+        return soon if standing else None
+
+    def _check_handlers(self, now: int, soon: int) -> int | None:
+        found = {one.job_id: one for one in overdue(self._state, now)}
+        after = self._state.periods.handler_overdue_after
+        for job_id, one in found.items():
+            since = self._since.setdefault(("handler_overdue", job_id), now)
+            if now - since >= after:
+                text = (
+                    f"the handler of job {job_id} still runs in worker {one.entry.card.name!r} "
+                    "although its run has ended"
+                )
+                self._begin("handler_overdue", job_id, text)
+        for alarm in [a for a in self._since if a[0] == "handler_overdue" and a[1] not in found]:
+            del self._since[alarm]
+            self._end(*alarm)
+        return soon if found else None
+
+    # -- telling -----------------------------------------------------------------------------
+
+    def _begin(self, reason: str, subject: str, text: str, **carried: Any) -> None:
+        alarm = (reason, subject)
+        if alarm in self.standing or not self._state.events.any:
+            return
+        self.standing[alarm] = text
+        self._tell(reason, subject, message=text, **carried)
+
+    def _end(self, reason: str, subject: str, **carried: Any) -> None:
+        if self.standing.pop((reason, subject), None) is not None:
+            self._tell(ENDS[reason], subject, **carried)
+
+    def _tell(self, reason: str, subject: str, **carried: Any) -> None:
+        state = self._state
+        carried.update(reason=reason, subject=subject or None)
+        state.events.tell_health(state.now(), carried)

@@ -1,0 +1,64 @@
+"""The background tasks of a manager, each with its moment, on one loop; and who works for it."""
+
+from __future__ import annotations
+
+from .model.health import WorkerInfo
+from .observe.checks import Checks
+from .observe.health import worker_info
+from .ops.recover import check_open
+from .state import State
+from .tasks import deadlines, workers
+from .tasks.cleanup import Cleanup
+from .tasks.scheduler import Pace, Report, Task, TaskLoop
+from .tasks.stalls import LatePasses
+
+
+def hire(state: State, loop: TaskLoop, beat: TaskLoop, checks: Checks) -> Pace:
+    """Gives the loop its tasks; returns how those that fail are tried again."""
+    periods = state.periods
+    pace = Pace(periods.task_retry_delay, periods.circuit_retry_delay, checks.task_changed)
+    late = LatePasses(periods.stall_check_interval)
+    cleanup = Cleanup(state)
+
+    def judge() -> Report:
+        report = deadlines.tick(state, loop.late_ms, late, beat.behind_ms(state.now()))
+        cleanup.consider()
+        if any(entry.card.active for entry in state.workers.entries()):
+            workers.mind(state)
+        return report
+
+    def check() -> Report:
+        return Report(*checks.tick())
+
+    errors = state.errors
+    loop.add(Task("deadlines", judge, errors=errors, pace=pace))
+    loop.add(Task("clean-up", cleanup.tick, state.cleanup, errors=errors, pace=pace))
+    loop.add(Task("workers", lambda: workers.tick(state), state.staff, errors=errors, pace=pace))
+    loop.add(Task("checks", check, checks.duty, errors=errors, pace=pace))
+    loop.on_pass = checks.pass_began
+    return pace
+
+
+class Workers:
+    """`manager.workers`: who works for this manager."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def list(self) -> list[WorkerInfo]:
+        """Every worker that has started and not left, in that order.
+
+        >>> from bunqueue_py import Queue, QueueManager, Worker
+        >>> with QueueManager() as manager:
+        ...     with Worker(Queue("sums", manager), lambda job: 1, name="adder", concurrency=2):
+        ...         [(info.name, info.concurrency, info.stale) for info in manager.workers.list()]
+        [('adder', 2, False)]
+        """
+        check_open(self._state)
+        return [worker_info(self._state, entry) for entry in self._state.workers.entries()]
+
+    def get(self, worker_id: str) -> WorkerInfo | None:
+        """The worker of that id; `None` if there is none (any more)."""
+        check_open(self._state)
+        entry = self._state.workers.get(worker_id)
+        return None if entry is None else worker_info(self._state, entry)
