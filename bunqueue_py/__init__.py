@@ -22,6 +22,7 @@ from .default_manager import configure as configure
 from .default_manager import get_default_manager as get_default_manager
 from .errors import BulkAddError as BulkAddError
 from .errors import BunqueueError as BunqueueError
+from .errors import CronError as CronError
 from .errors import DuplicateJobError as DuplicateJobError
 from .errors import ForkedManagerError as ForkedManagerError
 from .errors import GroupFullError as GroupFullError
@@ -45,6 +46,7 @@ from .model.backoff import Backoff as Backoff
 from .model.events import JobEvent as JobEvent
 from .model.options import JobOptions as JobOptions
 from .model.options import JobSpec as JobSpec
+from .model.schedule import Scheduler as Scheduler
 from .serializers import JsonSerializer as JsonSerializer
 from .serializers import PickleSerializer as PickleSerializer
 from .serializers import Serializer as Serializer
@@ -63,6 +65,7 @@ from .types import KeepJobs as KeepJobs
 from .types import LimitStatus as LimitStatus
 from .types import Outcome as Outcome
 from .types import RateLimit as RateLimit
+from .types import Repeat as Repeat
 from .types import Report as Report
 from .types import StallConfig as StallConfig
 from .types import TimelineEntry as TimelineEntry

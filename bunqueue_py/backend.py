@@ -119,6 +119,13 @@ class EngineBackend:
         if due_ms < self._state.beat.due_ms:
             self._state.beat.set(due_ms)
 
+    def has_worker(self, queue: str) -> bool:
+        """Whether a worker of the queue runs, or somebody waits in a pull."""
+        running = any(
+            getattr(worker, "_queue", None) == queue for worker, _ in list(self._attached.values())
+        )
+        return running or self.others_wait(queue)
+
     def attached(self) -> list[Closable]:
         """The workers that are to be closed before the manager."""
         return [worker for worker, _ in list(self._attached.values())]

@@ -23,6 +23,7 @@ from typing_extensions import Self, Unpack
 from .backend import EngineBackend
 from .client.job import Ack, DlqEntry, Job, dlq_entry
 from .client.protocol import Backend
+from .client.schedulers import ManagerSchedulers
 from .clock import Clock, SystemClock
 from .config import ManagerConfig
 from .durations import ms_to_moment, optional_moment, shown, timeout_to_ms, to_ms
@@ -41,6 +42,7 @@ from .model.options import (
     checked_name,
     checked_queue_name,
 )
+from .model.schedule import MAX_RUNS, Scheduler
 from .model.settings import (
     dlq_config,
     dlq_settings,
@@ -48,6 +50,7 @@ from .model.settings import (
     stall_config,
     stall_settings,
 )
+from .model.timing import checked_timing
 from .model.window import MAX_PER_WINDOW
 from .ops import ack as ops_ack
 from .ops import (
@@ -64,6 +67,7 @@ from .ops import (
     pull,
     push,
     query,
+    schedule,
     stalls,
     wait,
     walk,
@@ -79,7 +83,7 @@ from .storage.sqlite.paths import PathInput, absolute
 from .storage.sqlite.storage import SqliteStorage
 from .stores.alarm import NEVER
 from .sync import MANAGER, make_lock, spawn
-from .tasks import deadlines
+from .tasks import deadlines, schedules
 from .tasks.scheduler import Report, Task, TaskLoop
 from .tasks.stalls import LatePasses
 from .types import (
@@ -103,6 +107,7 @@ _log = logging.getLogger("bunqueue_py.manager")
 EXIT_TIMEOUT = 5.0
 _LOCKING = frozenset(f"{__package__}.{room}" for room in ("ops", "shard", "stores", "tasks"))
 DEFAULT_LOCK = 30
+MAX_PREVIEW = 1_000
 _STATE_NAMES = ", ".join(query.ALL_STATES)
 
 
@@ -173,7 +178,9 @@ class QueueManager:
         def judge() -> Report:
             return deadlines.tick(state, loop.late_ms, late, beat.behind_ms(state.now()))
 
-        loop.add(Task("deadlines", judge))
+        loop.add(Task("deadlines", judge, partial(deadlines.next_due, state)))
+        loop.add(Task("schedules", self._fire_schedules, partial(schedules.next_due, state)))
+        loop.look = self._clock_moved
         self._backend = EngineBackend(state, self._beat, runs_threads=background)
         self.events = EventHub(state, threaded=background)
         if kept is not None:
@@ -393,6 +400,7 @@ class QueueManager:
                 moments.append(shard.deadlines.next_ms())
                 now, wall = state.now(), state.wall()
                 moments += [queue.next_due(now, wall) for queue in shard.queues.values()]
+        moments.append(state.schedules.next_ms(state.now(), state.wall()))
         return optional_moment(min((m for m in moments if m is not None), default=None))
 
     @property
@@ -404,6 +412,16 @@ class QueueManager:
     def now(self) -> datetime:
         """The time of the engine's clock."""
         return ms_to_moment(self._state.now())
+
+    def _fire_schedules(self) -> Report:
+        backend, loop = self._backend, self._loop
+        return schedules.tick(
+            self._state, loop.late_ms, backend.has_worker, threaded=backend.runs_threads
+        )
+
+    def _clock_moved(self) -> bool:
+        state = self._state
+        return state.schedules.moved(state.now(), state.wall())
 
     # -- jobs in and out ---------------------------------------------------------------------
 
@@ -996,6 +1014,66 @@ class QueueManager:
     def group_names(self, queue: str) -> list[str]:
         """The names of the queue's groups that have jobs or settings, sorted."""
         return limits.group_names(self._state, queue)
+
+    @property
+    def schedulers(self) -> ManagerSchedulers:
+        """The schedulers of all queues."""
+        return ManagerSchedulers(self)
+
+    cron = schedulers
+    """The same under its other name."""
+
+    def scheduler_upsert(
+        self,
+        queue: Any,
+        schedule_id: str,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str = "UTC",
+        limit: int | None = None,
+        immediately: bool = False,
+        catch_up: bool = False,
+        skip_if_no_worker: bool = False,
+        prevent_overlap: bool = True,
+        job: JobSpec | None = None,
+    ) -> Scheduler:
+        """See `QueueSchedulers.upsert`."""
+        name, known = _queue_name(queue), checked_name(schedule_id, "id")
+        flags = (
+            checked_bool(immediately, "immediately"),
+            checked_bool(catch_up, "catch_up"),
+            checked_bool(skip_if_no_worker, "skip_if_no_worker"),
+            checked_bool(prevent_overlap, "prevent_overlap"),
+        )
+        if limit is not None:
+            checked_int(limit, "limit", 1, MAX_RUNS)
+        timing = checked_timing(every, cron, tz)
+        spec = JobSpec(known) if job is None else job
+        self._check_open()
+        definition, template = schedule.define(self._state, timing, limit, flags, spec)
+        return schedule.upsert(self._state, name, known, definition, template)
+
+    def scheduler_get(self, queue: Any, schedule_id: str) -> Scheduler | None:
+        """See `QueueSchedulers.get`."""
+        return schedule.get(self._state, _queue_name(queue), checked_name(schedule_id, "id"))
+
+    def scheduler_remove(self, queue: Any, schedule_id: str) -> bool:
+        """See `QueueSchedulers.remove`."""
+        return schedule.remove(self._state, _queue_name(queue), checked_name(schedule_id, "id"))
+
+    def scheduler_list(self, queue: Any = None) -> list[Scheduler]:
+        """See `ManagerSchedulers.list`."""
+        return schedule.all_of(self._state, None if queue is None else _queue_name(queue))
+
+    def scheduler_preview(self, queue: Any, schedule_id: str, n: int) -> list[datetime]:
+        """See `QueueSchedulers.preview`."""
+        checked_int(n, "n", 0, MAX_PREVIEW)
+        name, known = _queue_name(queue), checked_name(schedule_id, "id")
+        found = schedule.preview(self._state, name, known, n)
+        if found is None:
+            raise ValidationError(f"queue {name!r} has no scheduler {known!r}")
+        return found
 
     def _check_open(self) -> None:
         shard = self._state.shards.shards[0]

@@ -12,6 +12,7 @@ from .ids import Ids
 from .model.job import JobRecord
 from .model.options import OptionsCache
 from .model.snapshot import JobSnapshot, fields_of
+from .registry.schedules import Schedules
 from .shard.queue_state import QueueState
 from .shard.shard_map import ShardMap
 from .storage.base import Storage
@@ -59,6 +60,7 @@ class State:
     trim_bytes: int
     storage: Storage | None
     recalling: AnyLock
+    schedules: Schedules
 
 
 def build_state(
@@ -104,4 +106,5 @@ def build_state(
         trim_bytes=config.max_completed_bytes // config.shard_count(),
         storage=storage,
         recalling=make_lock("recalling", RECALL),
+        schedules=Schedules(clock.wall_ms() - clock.timeline_ms()),
     )

@@ -36,6 +36,9 @@ EVENT_TYPES = frozenset(
         "dlq_added",
         "dlq_retried",
         "dlq_skipped",
+        "cron_fired",
+        "cron_skipped",
+        "cron_missed",
         "queue_created",
         "health",
     )
@@ -54,7 +57,9 @@ class JobEvent:
     that it lost some. The rest is `None` but for what the type carries: `state` (pushed),
     `result` (completed), `error`, `attempt`, `terminal` and `reason` or `retry_at` (failed),
     `error` (stalled), `reason` (dlq_added, dlq_skipped), `percent`, `message` (progress), `count`
-    (drained, cleaned, obliterated).
+    (drained, cleaned, obliterated). `cron_fired`, `cron_skipped` (`reason`: overlap, no_worker,
+    duplicate, group_full, storage) and `cron_missed` (`count`) carry the id of the `scheduler` and
+    `planned_at`, the planned time, the first of those that were missed.
 
     `health` is of the whole manager: its `queue` is empty, and its `sequence` counts these events
     alone. `reason` is `storage_failing`, with the `error`, or `storage_recovered`.
@@ -75,6 +80,8 @@ class JobEvent:
     percent: float | None = None
     message: str | None = None
     count: int | None = None
+    scheduler: str | None = None
+    planned_at: datetime | None = None
 
 
 RawEvent = tuple[str, str, "str | None", int, int, "dict[str, Any] | None"]
@@ -88,6 +95,7 @@ def event_of(raw: RawEvent, loads: Callable[[bytes], Any]) -> JobEvent:
     if carried.get("result") is not None:
         carried["result"] = loads(carried["result"])
     carried["retry_at"] = optional_moment(carried.pop("retry_at_ms", None))
+    carried["planned_at"] = optional_moment(carried.pop("planned_at_ms", None))
     return JobEvent(kind, queue, job_id, ms_to_moment(at_ms), sequence, **carried)
 
 

@@ -16,6 +16,7 @@ from ..shard.stalls import watch
 from ..state import State
 from .finish import forget, resolve
 from .mark import mark, mark_all, mark_gone, mark_group, mark_held, mark_queue
+from .schedule_marks import set_anew
 
 _log = logging.getLogger("bunqueue_py.recover")
 _REBUILT = "an exception broke off a critical section; shard %d was rebuilt from its records"
@@ -43,6 +44,8 @@ def rebuild(state: State, shard: Shard) -> None:
     # after release: a logging handler is foreign code
     shard.after.append(lambda: _log.warning(_REBUILT, shard.index))
     make_anew(state, shard)
+    for queue in shard.queues.values():
+        set_anew(state, queue)
     if shard.dirty is not None:
         for queue in shard.queues.values():
             mark_queue(queue)

@@ -13,6 +13,7 @@ from ..model.claim import Claim, is_held
 from ..model.failure import Failure, bounded
 from ..model.job import ACTIVE, PENDING, Delivery, JobRecord
 from ..model.rows import ID, QUEUE, SEQ, JobRow, record_from
+from ..model.schedule import PROGRESS_KIND, SCHEDULE_KIND
 from ..model.window import RateWindow
 from ..shard.dirty import GROUP_KIND, HELD_KIND
 from ..shard.keys import departed_key
@@ -26,10 +27,12 @@ from ..types import FailureReason
 from .careful import CAREFUL_MS
 from .fail import end_run, wait_before_retry
 from .finish import finalize
+from .fire import LATE_MS
 from .give_back import give_back
 from .mark import QUEUE_KIND, mark, mark_group, mark_held, mark_new, mark_queue
 from .recover import STRAY_SHARE, Found, make_anew
 from .retention import trim
+from .schedule import restore_one, stamps
 
 _log = logging.getLogger("bunqueue_py.storage")
 _LOST = Failure(FailureReason.WORKER_LOST, "the process ended while the job was active")
@@ -40,6 +43,7 @@ def restore(state: State, recovered: Recovered) -> None:
     back uncharged after a close in good order. What this changes is marked."""
     now = state.now()
     held: list[tuple[str, Any]] = []
+    schedules: dict[str, dict[str, Any]] = {SCHEDULE_KIND: {}, PROGRESS_KIND: {}}
     for kind, key, body in recovered.rest:
         if kind == HELD_KIND:
             held.append((key, body))
@@ -50,15 +54,18 @@ def restore(state: State, recovered: Recovered) -> None:
             with _passed_over(kind, key):
                 queue_name, _, group = key.partition("\0")
                 restore_group(_queue_of(state, queue_name), group, body)
+        elif kind in schedules:
+            schedules[kind][key] = body
     lost: list[JobRecord] = []
     broken: list[StorageError] = []
     parts, latest = _restore_jobs(state, recovered.jobs, lost, broken)
-    shift = max(0, latest - now)
+    shift = max(0, max(latest, *stamps(schedules[PROGRESS_KIND]), 0) - now)
     if shift:
         _turn_back(state, shift)
     for key, body in held:
         with _passed_over(HELD_KIND, key):
             _restore_held(state, key, body, shift, now)
+    _restore_schedules(state, schedules, shift, clean=recovered.clean)
     for record in lost:
         _hand_out(state, record, now)
     for part in parts.values():
@@ -212,6 +219,23 @@ def _restore_held(state: State, name: str, body: Any, shift: int, now: int) -> N
     queue.unique_keys.hold_for(holder)
     if shift:
         mark_held(queue, holder)
+
+
+def _restore_schedules(
+    state: State, found: dict[str, dict[str, Any]], shift: int, *, clean: bool
+) -> None:
+    schedules = state.schedules
+    # a process that died had perhaps just come to what it was to do within the last minute
+    grace_ms = 0 if clean else LATE_MS
+    schedules.missed_by_time = state.now() - grace_ms
+    schedules.missed_by_wall = state.wall() - grace_ms
+    for name, body in found[SCHEDULE_KIND].items():
+        with _passed_over(SCHEDULE_KIND, name):
+            queue_name, _, schedule_id = name.partition("\0")
+            queue = _queue_of(state, queue_name)
+            come = found[PROGRESS_KIND].get(name)
+            with queue.lock:
+                restore_one(state, queue, schedule_id, body, come, shift)
 
 
 def _gone(

@@ -11,6 +11,15 @@ from .stalls import LatePasses
 MAX_BITES = 16
 
 
+def next_due(state: State) -> int | None:
+    """The first moment at which there is something to judge."""
+    moments = []
+    for shard in state.shards.shards:
+        with shard.lock:
+            moments.append(shard.deadlines.next_ms())
+    return min((m for m in moments if m is not None), default=None)
+
+
 def tick(
     state: State, late_ms: int = 0, late: LatePasses | None = None, beat_ms: int = 0
 ) -> Report:
@@ -35,8 +44,4 @@ def tick(
             again = True
     if again:
         return Report(done, state.now())
-    moments = []
-    for shard in state.shards.shards:
-        with shard.lock:
-            moments.append(shard.deadlines.next_ms())
-    return Report(done, min((m for m in moments if m is not None), default=None))
+    return Report(done, next_due(state))

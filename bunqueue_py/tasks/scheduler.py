@@ -28,9 +28,16 @@ class Report(NamedTuple):
 class Task:
     """A tick and what became of it. After a failure it is retried with a growing delay."""
 
-    def __init__(self, name: str, tick: Callable[[], Report]) -> None:
+    def __init__(
+        self,
+        name: str,
+        tick: Callable[[], Report],
+        peek: Callable[[], int | None] | None = None,
+    ) -> None:
         self.name = name
         self.tick = tick
+        #: when it would next be due, where that can be told without a pass
+        self.peek = peek
         self.failures = 0
 
     def run(self, now: int) -> Report:
@@ -48,6 +55,10 @@ class Task:
         return report
 
 
+def _nothing() -> bool:
+    return False
+
+
 class TaskLoop:
     """Runs its tasks when its alarm says so, on one thread named `bunqueue-<name>` that starts
     with the first need; or, without a thread, whenever `run_pass` is called."""
@@ -63,6 +74,8 @@ class TaskLoop:
         self._owed_ms: int | None = None
         #: How long after its moment the pass under way began; 0 where the caller steps.
         self.late_ms = 0
+        #: asked whenever the thread wakes with nothing due: whether there is something after all
+        self.look: Callable[[], bool] = _nothing
         alarm.served = not threaded
         alarm.start = self.start
 
@@ -100,6 +113,16 @@ class TaskLoop:
                 self._alarm.set(report.next_due)
         return done
 
+    def look_ahead(self) -> None:
+        """Sets the alarm to the earliest moment at which there is something to do: where it was
+        set for what has ended since, that is later than it said. Nothing is due now."""
+        self._alarm.clear()
+        now = self._clock.timeline_ms()
+        for task in self._tasks:
+            due = task.run(now).next_due if task.peek is None else task.peek()
+            if due is not None:
+                self._alarm.set(due)
+
     def stop(self, timeout: float | None = None) -> bool:
         """Ends the thread; says whether it ended in time. Safe before start and twice, and from
         within the thread itself, which then ends after its pass."""
@@ -115,6 +138,8 @@ class TaskLoop:
     def turn(self) -> None:
         """One turn of the thread: a pass if it is due, which then knows how late it comes."""
         due, now = self._alarm.due_ms, self._clock.timeline_ms()
+        if due > now and self.look():
+            due = now
         if due <= now:
             self._owed_ms = due
             self.late_ms = now - due

@@ -86,6 +86,10 @@ class Recorder(Mailbox):
         """Keeps it; called under a shard's lock."""
         self._keep(item)
 
+    def drain(self) -> int:
+        """Nothing: what it keeps is looked at where it is."""
+        return 0
+
 
 class SteppedCrew(Crew):
     """The crew of a worker whose slots take their turns on the calling thread.

@@ -1,0 +1,1 @@
+"""What a manager knows beside its jobs."""
