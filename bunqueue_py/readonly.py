@@ -376,6 +376,9 @@ class ReadonlyManager:
         """The schedulers of all queues, to be looked at."""
         return ManagerSchedulers(self)
 
+    cron = schedulers
+    """The same under its other name."""
+
     def scheduler_get(self, queue: Any, schedule_id: str) -> Scheduler | None:
         """See `QueueSchedulers.get`."""
         found = self._schedules(_queue_name(queue), checked_name(schedule_id, "id"))
@@ -395,8 +398,10 @@ class ReadonlyManager:
             raise ValidationError(f"queue {name!r} has no scheduler {known!r}")
         return planned_moments(found[0][2], found[0][3], n)
 
-    def _scheduler(self, *found: Any) -> Scheduler:
-        return scheduler_view(*found, self.decode)
+    def _scheduler(
+        self, queue: str, schedule_id: str, definition: Definition, progress: Progress
+    ) -> Scheduler:
+        return scheduler_view(queue, schedule_id, definition, progress, self.decode)
 
     def _schedules(
         self, queue: str | None, schedule_id: str | None = None

@@ -27,7 +27,8 @@ PACKAGE = "bunqueue_py"
 
 # Each room and what it may import beside itself. A room is a module or package directly under
 # bunqueue_py, but for the foundation (several modules, one room) and for client, which is two: the
-# front (protocol, job, schedulers) that a manager implements, and the rest, which knows nothing behind it.
+# front (protocol, job, schedulers) that a manager implements, and the rest, which knows nothing
+# behind it.
 FOUNDATION = frozenset(
     "errors types config durations serializers _json_tags clock ids sync".split()
 )
