@@ -154,7 +154,7 @@ class Stage:
         if state.alarm.due_ms <= now:
             self.sweep()
             did = True
-        heard = manager.events.drain()
+        heard = manager.events.drain() if len(state.events.mailboxes()) > 1 else 0
         for worker in tuple(self.workers):
             if worker._mailbox is not None:
                 heard += worker._mailbox.drain()

@@ -86,7 +86,7 @@ def test_another_library_says_the_same_where_no_clock_is_moved() -> None:
         found = [theirs.get_next(datetime) for _ in wanted]
         assert found == [moment.replace(tzinfo=None) for moment in wanted], row
         compared += 1
-    assert compared >= 35
+    assert compared >= 30
 
 
 def test_what_comes_up_daily_comes_once_a_local_day_for_years() -> None:

@@ -106,8 +106,8 @@ def test_every_fires_at_each_period_and_not_a_millisecond_before(queue: Queue) -
         7,
         at(seconds=10),
     )
-    for early in range(20):
-        step(queue, milliseconds=0 if early else 0)
+    for _ in range(20):
+        step(queue, milliseconds=0)
         assert len(queue) == 1
     found = got(queue)
     assert (found.runs, found.last_job_id, found.last_run_at) == (1, job.id, at(seconds=10))

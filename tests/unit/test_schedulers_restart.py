@@ -379,7 +379,7 @@ def test_a_scheduler_that_cannot_be_understood_is_passed_over(
     house.close()
     with closing(sqlite3.connect(house.path)) as connection:
         connection.execute(
-            "UPDATE rest SET body = ? WHERE kind = 'schedule' AND key LIKE '%bad'", (body,)
+            "UPDATE rest SET body = ? WHERE kind = 'schedule' AND key = ?", (body, "q\0bad")
         )
         connection.commit()
     house.open()
