@@ -11,8 +11,11 @@ from typing import Any
 from bunqueue_py import JobSpec, QueueManager
 from bunqueue_py.testing import Harness, VirtualClock
 
+from harness import Row, Settings, each_round  # isort: skip
+
 MANY = 10_000
 DAYS = 10
+NOTE = f"in the Harness, from {DAYS} days of it"
 
 
 def fire(path: Path | None, when: dict[str, Any]) -> tuple[float, float]:
@@ -42,17 +45,29 @@ def year(when: dict[str, Any]) -> float:
         return (time.perf_counter() - began) / DAYS * 365
 
 
-def main() -> None:
+def measure(settings: Settings) -> list[Row]:
+    """Rows for a minute in which all are due, in memory and on a file, and for a year of one."""
+    rows = []
     for when in ({"every": 60}, {"cron": "* * * * *", "tz": "Europe/Rome"}):
-        with tempfile.TemporaryDirectory() as folder:
-            for name, path in (("memory", None), ("SQLite", Path(folder) / "jobs.db")):
-                upserts, fired = fire(path, when)
-                print(
-                    f"{next(iter(when)):5} {name:6} {MANY:,} due at once: all there after "
-                    f"{fired:.2f} s; upsert {upserts / MANY * 1e6:.0f} us"
-                )
-        print(f"{next(iter(when)):5} a simulated year of one a minute: {year(when):.0f} s")
+        kind = next(iter(when))
 
+        def one_round(when: dict[str, Any] = when) -> dict[str, float]:
+            with tempfile.TemporaryDirectory() as folder:
+                upsert, memory = fire(None, when)
+                _, file = fire(Path(folder) / "jobs.db", when)
+            return {
+                "upsert": upsert / MANY * 1e6,
+                "memory": memory,
+                "file": file,
+                "year": year(when),
+            }
 
-if __name__ == "__main__":
-    main()
+        found = each_round(f"schedules, {kind}", settings, one_round)
+        note = f"{MANY:,} due in one minute"
+        rows += [
+            Row(f"{kind}: all fired, in memory", "s", found["memory"], floor=2, note=note),
+            Row(f"{kind}: all fired, on a file", "s", found["file"], floor=2, note=note),
+            Row(f"{kind}: upsert", "us", found["upsert"], note=f"{MANY:,} of them, in memory"),
+            Row(f"{kind}: a year of one a minute", "s", found["year"], floor=60, note=NOTE),
+        ]
+    return rows
