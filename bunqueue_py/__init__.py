@@ -4,7 +4,7 @@ The layers, downward only:
 
     errors types durations config serializers clock ids sync     the foundation
     model                                                         what a job is
-    shard stores storage                                          where it is kept
+    shard stores registry storage                                 where it is kept
     state                                                         all of it, wired together
     ops                                                           the verbs
     tasks                                                         what happens by itself

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from ..errors import CronError, ValidationError
-from ..model.claim import Claim, is_held
+from ..model.claim import AnyClaim, Claim, is_held
 from ..model.job import JobRecord
 from ..model.options import Options, changed
 from ..model.own import NAMED, Own
@@ -17,11 +17,17 @@ from .finish import complete
 _log = logging.getLogger("bunqueue_py.schedules")
 
 
-def first_run(state: State, options: Options, own: Own | None) -> tuple[Options, Own | None]:
+def first_run(
+    state: State, options: Options, own: Own | None, claim: AnyClaim
+) -> tuple[Options, Own | None]:
     """The options and what is its own of a job with `repeat` that is about to come in. Raises
-    `ValidationError`."""
+    `ValidationError`; for a key that outlives its job, too: no successor could take it."""
     plan = options.repeat
     assert plan is not None
+    if is_held(claim):
+        raise ValidationError(
+            "repeat cannot go with hold='ttl': the next run would be a duplicate of the last"
+        )
     now, wall = state.now(), state.wall()
     given = NAMED if own is None else own
     moment = wall + given.delay_ms if given.run_at_wall_ms is None else given.run_at_wall_ms
@@ -33,14 +39,6 @@ def first_run(state: State, options: Options, own: Own | None) -> tuple[Options,
     moment = max(moment, wall)
     planned = moment if plan.timing.by_wall else now + moment - wall
     return changed(options, repeat=plan._replace(run=1, planned_ms=planned)), own
-
-
-def checked_claim(claim: object) -> None:
-    """Raises `ValidationError` for a key that outlives its job: no successor could take it."""
-    if isinstance(claim, Claim) and is_held(claim):
-        raise ValidationError(
-            "repeat cannot go with hold='ttl': the next run would be a duplicate of the last"
-        )
 
 
 def complete_and_repeat(

@@ -27,7 +27,8 @@ def tick(
     come too long after it was due only gives active jobs that much more time, and leaves the
     rest, such as ttl and retention, to the next one, which follows at once. One that is a little
     late, or finds the heartbeats `beat_ms` behind, spares the leases that are short beside that."""
-    if not late_ms and not beat_ms and (late is None or not late.in_a_row):
+    broken = any(shard.gate for shard in state.shards.shards)
+    if not (late_ms or beat_ms or broken or (late is not None and late.in_a_row)):
         due = next_due(state)
         if due is None or due > state.now():
             return Report(0, due)

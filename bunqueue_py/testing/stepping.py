@@ -81,7 +81,7 @@ class Recorder(Mailbox):
     def __init__(self, keep: Callable[[RawEvent], None]) -> None:
         super().__init__("harness", lambda item: None, lambda: 0)
         # in the place of `Mailbox.offer`, which it is called as: under a shard's lock
-        self.offer = keep  # type: ignore[method-assign]
+        self.offer = keep  # type: ignore[method-assign,assignment]
 
     def drain(self) -> int:
         """Nothing: what it keeps is looked at where it is."""

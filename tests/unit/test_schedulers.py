@@ -689,3 +689,40 @@ def test_a_closed_manager_refuses() -> None:
     ):
         with pytest.raises(ManagerClosedError):
             call()
+
+
+@pytest.mark.slow
+def test_a_simulated_week_of_one_a_minute_runs_each_minute_once() -> None:
+    """And a year takes 52 times as long: `tests/benchmarks/run.py --only schedules` says how."""
+    with Harness() as h:
+        queue = h.queue("q")
+        ran: list[datetime] = []
+        h.worker(queue, lambda job: ran.append(h.now))
+        spec = JobSpec("x", remove_on_complete=True)
+        queue.schedulers.upsert("s", cron="* * * * *", tz="Europe/Rome", job=spec)
+        h.advance(days=7)
+        assert ran == [at(minutes=n) for n in range(1, 7 * 1440 + 1)]
+
+
+def test_jobs_of_schedulers_are_among_those_that_were_added() -> None:
+    with Harness() as h:
+        queue = h.queue("q")
+        queue.schedulers.upsert("s", every=60, job=JobSpec("x", {"a": 1, "b": 2}))
+        h.advance(seconds=60)
+        (job,) = h.added(queue, "x", {"a": 1})
+        assert job.id == got(queue).last_job_id
+
+
+def test_a_jump_of_the_wall_clock_moves_expressions_in_the_harness() -> None:
+    with Harness() as h:
+        queue = h.queue("q")
+        ran: list[datetime] = []
+        h.worker(queue, lambda job: ran.append(h.now))
+        queue.schedulers.upsert("s", cron="0 12 * * *")
+        h.set_wall_clock(at(hours=11, minutes=59, seconds=30))
+        h.advance(minutes=1)
+        assert ran == [at(seconds=30)]
+        h.set_wall_clock(at(days=1, hours=12))
+        h.run_until_idle()
+        assert len(ran) == 1, "23 hours in one leap: it was missed"
+        assert h.events[-1].type == "cron_missed"
