@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..durations import MAX_DURATION_MS, moment_to_ms, shown
-from ..errors import ValidationError
+from ..errors import CronError, ValidationError
 from ..types import Repeat
 from .checks import checked_int
 from .timing import Timing, checked_timing, timing_from
@@ -54,4 +55,9 @@ def plan_from(parts: Any) -> Plan:
             raise ValueError("a bound that is no number")
     if not (run.__class__ is planned.__class__ is int and abs(planned) < 2 * MAX_DURATION_MS):
         raise ValueError("a run out of bounds")
-    return Plan(timing_from(timing), limit, start, end, run, planned)
+    rule = timing_from(timing)
+    if rule.by_wall:
+        # now, and not when its next run is planned under a lock; what is wrong with it is said then
+        with suppress(CronError, ValidationError):
+            rule.expression  # noqa: B018
+    return Plan(rule, limit, start, end, run, planned)

@@ -150,6 +150,7 @@ def test_a_restart_changes_nothing_of_a_scheduler(house: House) -> None:
     assert [repr(s) for s in house.queue.schedulers.list()] == before
 
 
+@pytest.mark.slow
 def test_a_period_longer_than_any_life_of_the_process_is_kept(house: House) -> None:
     """B046: every 7 days, the process up for a minute a day, for 60 days."""
     done = 0
@@ -215,6 +216,7 @@ def test_an_immediate_run_is_not_lost_by_a_stop_before_it(house: House) -> None:
     assert house.finish() == 0
 
 
+@pytest.mark.slow
 def test_an_upsert_at_every_start_neither_resets_nor_doubles(house: House) -> None:
     """B052: restarts all the time, an upsert at each."""
     done = 0
@@ -299,6 +301,7 @@ def test_a_kill_at_any_point_of_a_firing_leaves_one_job_for_the_slot(
         assert found.next_run_at == at(minutes=slot + 1)
 
 
+@pytest.mark.slow
 def test_a_slot_is_unique_with_its_scheduler_and_not_with_its_job(tmp_path: Path) -> None:
     """B049: the job is done and gone before anybody looks again; restarts between."""
     done = []
@@ -456,3 +459,16 @@ def test_the_end_of_a_run_and_the_next_one_are_one_unit(
     house.wait(seconds=3600)
     assert house.finish() == 1
     assert [job.run_at for job in house.queue.get_jobs("delayed")] == [at(seconds=3660)]
+
+
+def test_a_repeating_job_whose_expression_cannot_be_read_any_more_says_so_and_ends(
+    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    house.queue.add("x", repeat=Repeat(cron="@daily"))
+    house.close()
+    monkeypatch.setitem(sys.modules, "cronsim", None)
+    house.open()
+    assert house.finish() == 1
+    assert "repeats no more" in caplog.text
+    assert "pip install bunqueue-py[cron]" in caplog.text
+    assert len(house.queue) == 0
