@@ -195,4 +195,29 @@ MUTATIONS = (
         "shard.after.append(lambda: state.results.put(job_id, data))",
         ("tests/stateful/test_moments.py",),
     ),
+    Mutation(
+        "a scheduler's progress apart from its job",
+        "ops/fire.py",
+        r"        mark_progress\(state, queue, schedule\)\n        arm\(state, schedule, schedule\.p",
+        "        arm(state, schedule, schedule.p",
+        (
+            "tests/unit/test_schedulers_restart.py::test_a_kill_at_any_point_of_a_firing_leaves_one_job_for_the_slot",
+        ),
+    ),
+    Mutation(
+        "a scheduled job that leaves at once stays on disk",
+        "ops/fire.py",
+        r"dirty\.fresh\.discard\(record\.id\)",
+        "pass",
+        (
+            "tests/unit/test_schedulers_restart.py::test_a_job_that_leaves_at_once_leaves_the_file_too",
+        ),
+    ),
+    Mutation(
+        "a fixed time that comes twice runs twice",
+        "model/cron.py",
+        r"if moment\.fold:",
+        "if False:",
+        ("tests/unit/test_cron.py::test_the_next_five_are_those_of_the_table",),
+    ),
 )
