@@ -24,6 +24,7 @@ from .default_manager import configure as configure
 from .default_manager import get_default_manager as get_default_manager
 from .errors import BulkAddError as BulkAddError
 from .errors import BunqueueError as BunqueueError
+from .errors import CronError as CronError
 from .errors import DuplicateJobError as DuplicateJobError
 from .errors import ForkedManagerError as ForkedManagerError
 from .errors import GroupFullError as GroupFullError
@@ -62,6 +63,7 @@ from .model.job_logs import LogEntry as LogEntry
 from .model.job_logs import LogPage as LogPage
 from .model.options import JobOptions as JobOptions
 from .model.options import JobSpec as JobSpec
+from .model.schedule import Scheduler as Scheduler
 from .model.webhooks import Webhook as Webhook
 from .model.webhooks import WebhookTest as WebhookTest
 from .serializers import JsonSerializer as JsonSerializer
@@ -82,6 +84,7 @@ from .types import KeepJobs as KeepJobs
 from .types import LimitStatus as LimitStatus
 from .types import Outcome as Outcome
 from .types import RateLimit as RateLimit
+from .types import Repeat as Repeat
 from .types import Report as Report
 from .types import StallConfig as StallConfig
 from .types import TimelineEntry as TimelineEntry

@@ -160,6 +160,11 @@ class EngineBackend:
         if due_ms < self._state.beat.due_ms:
             self._state.beat.set(due_ms)
 
+    def has_worker(self, queue: str) -> bool:
+        """Whether a worker of the queue runs, or somebody waits in a pull."""
+        entries = self._state.workers.entries()
+        return any(entry.queue == queue for entry in entries) or self.others_wait(queue)
+
     def attached(self) -> list[Closable]:
         """The workers that are to be closed before the manager."""
         return [worker for worker, _, _ in list(self._attached.values())]

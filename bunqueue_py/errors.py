@@ -88,6 +88,15 @@ class BulkAddError(BunqueueError):
         self.index = index
 
 
+class CronError(BunqueueError, ValueError):
+    """A cron expression is malformed, or means no moment at all; `field` is the part at fault, such
+    as `day-of-month`, or `cron` for the whole. Nothing has been changed."""
+
+    def __init__(self, message: str, *, field: str = "cron") -> None:
+        super().__init__(message)
+        self.field = field
+
+
 class JobFailedError(BunqueueError):
     """The awaited job failed for good. Attributes: `job_id`, `reason`, `error`, `stacktrace`."""
 

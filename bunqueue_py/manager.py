@@ -24,6 +24,7 @@ from . import watchmen
 from .backend import EngineBackend
 from .client.job import Ack, DlqEntry, Job, dlq_entry
 from .client.protocol import Backend
+from .client.schedulers import ManagerSchedulers
 from .clock import Clock, SystemClock
 from .config import ManagerConfig
 from .durations import ms_to_moment, optional_moment, shown, timeout_to_ms, to_ms
@@ -45,6 +46,7 @@ from .model.options import (
     checked_name,
     checked_queue_name,
 )
+from .model.schedule import MAX_RUNS, Scheduler
 from .model.settings import (
     dlq_config,
     dlq_settings,
@@ -52,6 +54,7 @@ from .model.settings import (
     stall_config,
     stall_settings,
 )
+from .model.timing import checked_timing
 from .model.window import MAX_PER_WINDOW
 from .observe import health
 from .observe import stats as observe_stats
@@ -75,6 +78,7 @@ from .ops import (
     pull,
     push,
     query,
+    schedule,
     stalls,
     wait,
     walk,
@@ -114,6 +118,7 @@ _log = logging.getLogger("bunqueue_py.manager")
 EXIT_TIMEOUT = 5.0
 _LOCKING = frozenset(f"{__package__}.{room}" for room in ("ops", "shard", "stores", "tasks"))
 DEFAULT_LOCK = 30
+MAX_PREVIEW = 1_000
 _STATE_NAMES = ", ".join(query.ALL_STATES)
 
 
@@ -182,7 +187,14 @@ class QueueManager:
         self._beat = TaskLoop("beat", state.clock, state.beat, threaded=background)
         self._checks = checks = Checks(state, Duty(state.alarm))
         self._backend = EngineBackend(state, self._beat, runs_threads=background)
-        self._backend.pace = watchmen.hire(state, self._loop, self._beat, checks)
+        self._backend.pace = watchmen.hire(
+            state,
+            self._loop,
+            self._beat,
+            checks,
+            self._backend.has_worker,
+            threaded=background,
+        )
         self.events = EventHub(state, checks, threaded=background)
         self._timing: Timing | None = None
         if state.config.measure_times:
@@ -417,6 +429,7 @@ class QueueManager:
                 moments.append(shard.deadlines.next_ms())
                 now, wall = state.now(), state.wall()
                 moments += [queue.next_due(now, wall) for queue in shard.queues.values()]
+        moments.append(state.schedules.next_ms(state.now(), state.wall()))
         return optional_moment(min((m for m in moments if m is not None), default=None))
 
     @property
@@ -1064,6 +1077,66 @@ class QueueManager:
     def group_names(self, queue: str) -> list[str]:
         """The names of the queue's groups that have jobs or settings, sorted."""
         return limits.group_names(self._state, queue)
+
+    @property
+    def schedulers(self) -> ManagerSchedulers:
+        """The schedulers of all queues."""
+        return ManagerSchedulers(self)
+
+    cron = schedulers
+    """The same under its other name."""
+
+    def scheduler_upsert(
+        self,
+        queue: Any,
+        schedule_id: str,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str = "UTC",
+        limit: int | None = None,
+        immediately: bool = False,
+        catch_up: bool = False,
+        skip_if_no_worker: bool = False,
+        prevent_overlap: bool = True,
+        job: JobSpec | None = None,
+    ) -> Scheduler:
+        """See `QueueSchedulers.upsert`."""
+        name, known = _queue_name(queue), checked_name(schedule_id, "id")
+        flags = (
+            checked_bool(immediately, "immediately"),
+            checked_bool(catch_up, "catch_up"),
+            checked_bool(skip_if_no_worker, "skip_if_no_worker"),
+            checked_bool(prevent_overlap, "prevent_overlap"),
+        )
+        if limit is not None:
+            checked_int(limit, "limit", 1, MAX_RUNS)
+        timing = checked_timing(every, cron, tz)
+        spec = JobSpec(known) if job is None else job
+        self._check_open()
+        definition, template = schedule.define(self._state, timing, limit, flags, spec)
+        return schedule.upsert(self._state, name, known, definition, template)
+
+    def scheduler_get(self, queue: Any, schedule_id: str) -> Scheduler | None:
+        """See `QueueSchedulers.get`."""
+        return schedule.get(self._state, _queue_name(queue), checked_name(schedule_id, "id"))
+
+    def scheduler_remove(self, queue: Any, schedule_id: str) -> bool:
+        """See `QueueSchedulers.remove`."""
+        return schedule.remove(self._state, _queue_name(queue), checked_name(schedule_id, "id"))
+
+    def scheduler_list(self, queue: Any = None) -> list[Scheduler]:
+        """See `ManagerSchedulers.list`."""
+        return schedule.all_of(self._state, None if queue is None else _queue_name(queue))
+
+    def scheduler_preview(self, queue: Any, schedule_id: str, n: int) -> list[datetime]:
+        """See `QueueSchedulers.preview`."""
+        checked_int(n, "n", 0, MAX_PREVIEW)
+        name, known = _queue_name(queue), checked_name(schedule_id, "id")
+        found = schedule.preview(self._state, name, known, n)
+        if found is None:
+            raise ValidationError(f"queue {name!r} has no scheduler {known!r}")
+        return found
 
     def _check_open(self) -> None:
         shard = self._state.shards.shards[0]

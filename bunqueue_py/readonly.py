@@ -20,6 +20,7 @@ from typing_extensions import Self
 
 from .client.job import DlqEntry, Job, dlq_entry
 from .client.protocol import Backend, Manager
+from .client.schedulers import ManagerSchedulers
 from .clock import Clock, SystemClock
 from .config import ManagerConfig
 from .durations import ms_to_moment, optional_moment, shown
@@ -35,6 +36,17 @@ from .model.failure import Failure
 from .model.job import ACTIVE, COMPLETED, FAILED, GATED, PENDING, JobRecord
 from .model.options import Options, checked_bool, checked_int, checked_name, checked_queue_name
 from .model.rows import DATA, QUEUE, RESULT, RESULT_SIZE, STATE, JobRow, record_from
+from .model.schedule import (
+    PROGRESS_KIND,
+    SCHEDULE_KIND,
+    Definition,
+    Progress,
+    Scheduler,
+    definition_from,
+    planned_moments,
+    progress_from,
+    scheduler_view,
+)
 from .model.settings import letter_filter
 from .model.side import Letter
 from .model.snapshot import fields_of
@@ -357,6 +369,64 @@ class ReadonlyManager:
             optional_moment(max(moments, default=None)),
         )
 
+    # -- schedulers --------------------------------------------------------------------------
+
+    @property
+    def schedulers(self) -> ManagerSchedulers:
+        """The schedulers of all queues, to be looked at."""
+        return ManagerSchedulers(self)
+
+    cron = schedulers
+    """The same under its other name."""
+
+    def scheduler_get(self, queue: Any, schedule_id: str) -> Scheduler | None:
+        """See `QueueSchedulers.get`."""
+        found = self._schedules(_queue_name(queue), checked_name(schedule_id, "id"))
+        return self._scheduler(*found[0]) if found else None
+
+    def scheduler_list(self, queue: Any = None) -> list[Scheduler]:
+        """See `ManagerSchedulers.list`."""
+        name = None if queue is None else _queue_name(queue)
+        return [self._scheduler(*found) for found in self._schedules(name)]
+
+    def scheduler_preview(self, queue: Any, schedule_id: str, n: int) -> list[datetime]:
+        """See `QueueSchedulers.preview`."""
+        checked_int(n, "n", 0, 1_000)
+        name, known = _queue_name(queue), checked_name(schedule_id, "id")
+        found = self._schedules(name, known)
+        if not found:
+            raise ValidationError(f"queue {name!r} has no scheduler {known!r}")
+        return planned_moments(found[0][2], found[0][3], n)
+
+    def _scheduler(
+        self, queue: str, schedule_id: str, definition: Definition, progress: Progress
+    ) -> Scheduler:
+        return scheduler_view(queue, schedule_id, definition, progress, self.decode)
+
+    def _schedules(
+        self, queue: str | None, schedule_id: str | None = None
+    ) -> list[tuple[str, str, Definition, Progress]]:
+        """Queue, id, definition and progress of those that are meant."""
+
+        def look(connection: Connection) -> tuple[list[Any], dict[Any, Any]]:
+            progress = dict(list_rest(connection, PROGRESS_KIND))
+            return list_rest(connection, SCHEDULE_KIND), progress
+
+        schedules, progress = self._read(look)
+        found = []
+        for key, body in schedules:
+            try:
+                name, _, known = text_of(key).partition("\0")
+                if (queue not in (None, name)) or (schedule_id not in (None, known)):
+                    continue
+                definition = definition_from(json.loads(text_of(body)))
+                come = progress_from(json.loads(text_of(progress[key])))[0]
+            except (ValueError, TypeError, LookupError, RecursionError) as error:
+                _log.warning("scheduler %s is left out: %r", shown(key), error)
+            else:
+                found.append((name, known, definition, come))
+        return found
+
     # -- what cannot be done here ------------------------------------------------------------
 
     @property
@@ -412,6 +482,8 @@ class ReadonlyManager:
     retry = _refused("retry")
     retry_all = _refused("retry_all")
     run_pending = _refused("run_pending")
+    scheduler_remove = _refused("scheduler_remove")
+    scheduler_upsert = _refused("scheduler_upsert")
     set_concurrency = _refused("set_concurrency")
     set_rate_limit = _refused("set_rate_limit")
     stats = _refused("stats")

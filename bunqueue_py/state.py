@@ -12,6 +12,7 @@ from .ids import Ids
 from .model.job import JobRecord
 from .model.options import OptionsCache
 from .model.snapshot import JobSnapshot, fields_of
+from .registry.schedules import Schedules
 from .registry.task_errors import TaskErrors
 from .registry.webhooks import WebhookRegistry
 from .registry.workers import WorkerRegistry
@@ -73,6 +74,7 @@ class State:
     staff: Duty
     workers: WorkerRegistry
     errors: TaskErrors
+    schedules: Schedules
 
 
 def build_state(
@@ -126,4 +128,5 @@ def build_state(
         staff=Duty(alarm),
         workers=WorkerRegistry(),
         errors=TaskErrors(config.circuit_failures),
+        schedules=Schedules(clock.wall_ms() - clock.timeline_ms()),
     )

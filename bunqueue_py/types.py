@@ -123,6 +123,38 @@ class KeepJobs:
         return hash(self._exactly())
 
 
+@dataclass(frozen=True, eq=False)
+class Repeat:
+    """Has each success of a job plan its next run, as a new job: `every` so long, from run to run
+    along the timeline, or when `cron` says in the zone `tz`. What is past is passed over.
+
+    The first run is like that of any job: at once, after its `delay`, at its `run_at`, but not
+    before `start`. `limit`: runs in all, 1 or more (`None`: no bound). `end`: nothing is planned
+    after it. A run that fails for good ends it; a retry of that goes on with it.
+
+    >>> Repeat(every=3600, limit=24).every
+    3600
+    """
+
+    every: Duration | None = None
+    cron: str | None = None
+    tz: str = "UTC"
+    limit: int | None = None
+    start: datetime | None = None
+    end: datetime | None = None
+
+    def _exactly(self) -> tuple[object, ...]:
+        # with the types: settings are shared by equality, and True == 1 is not equally welcome
+        values = (self.every, self.cron, self.tz, self.limit, self.start, self.end)
+        return (*values, *map(type, values))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Repeat) and self._exactly() == other._exactly()
+
+    def __hash__(self) -> int:
+        return hash(self._exactly())
+
+
 DEFAULT_MODE: Literal["skip"] = "skip"
 DEFAULT_HOLD: Literal["live"] = "live"
 

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from .model.health import WorkerInfo
 from .observe.checks import Checks
-from .observe.health import worker_info
+from .observe.health import SCHEDULES, worker_info
 from .ops.recover import check_open
 from .state import State
-from .tasks import deadlines, workers
+from .tasks import deadlines, schedules, workers
 from .tasks.cleanup import Cleanup
 from .tasks.scheduler import Pace, Report, Task, TaskLoop
 from .tasks.stalls import LatePasses
 
 
-def hire(state: State, loop: TaskLoop, beat: TaskLoop, checks: Checks) -> Pace:
-    """Gives the loop its tasks; returns how those that fail are tried again."""
+def hire(
+    state: State,
+    loop: TaskLoop,
+    beat: TaskLoop,
+    checks: Checks,
+    has_worker: Callable[[str], bool],
+    *,
+    threaded: bool,
+) -> Pace:
+    """Gives the loop its tasks; returns how those that fail are tried again. `has_worker` says
+    whether a worker serves the queue of that name."""
     periods = state.periods
     pace = Pace(periods.task_retry_delay, periods.circuit_retry_delay, checks.task_changed)
     late = LatePasses(periods.stall_check_interval)
@@ -30,8 +42,15 @@ def hire(state: State, loop: TaskLoop, beat: TaskLoop, checks: Checks) -> Pace:
     def check() -> Report:
         return Report(*checks.tick())
 
+    def fire() -> Report:
+        return schedules.tick(state, loop.late_ms, has_worker, threaded=threaded)
+
     errors = state.errors
-    loop.add(Task("deadlines", judge, errors=errors, pace=pace))
+    ahead = partial(deadlines.next_due, state)
+    loop.add(Task("deadlines", judge, errors=errors, pace=pace, peek=ahead))
+    ahead = partial(schedules.next_due, state)
+    loop.add(Task(SCHEDULES, fire, errors=errors, pace=pace, peek=ahead))
+    loop.look = lambda: state.schedules.moved(state.now(), state.wall())
     loop.add(Task("clean-up", cleanup.tick, state.cleanup, errors=errors, pace=pace))
     loop.add(Task("workers", lambda: workers.tick(state), state.staff, errors=errors, pace=pace))
     loop.add(Task("checks", check, checks.duty, errors=errors, pace=pace))

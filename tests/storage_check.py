@@ -22,6 +22,12 @@ from bunqueue_py.model.rows import (
     JobRow,
     row_of,
 )
+from bunqueue_py.model.schedule import (
+    PROGRESS_KIND,
+    SCHEDULE_KIND,
+    definition_body,
+    schedule_name,
+)
 from bunqueue_py.ops.log_rows import LOG_KIND
 from bunqueue_py.ops.mark import QUEUE_KIND, held_body
 from bunqueue_py.ops.tally import MINUTES_KIND
@@ -78,6 +84,13 @@ def check_storage(manager: QueueManager, path: str) -> None:
             assert isinstance(holder.claim, Claim), "a job that is gone holds a key"
             assert rest.pop(key, None) == held_body(holder.id, holder.claim), "a held key"
     _check_figures(state, rest)
+    for schedule in state.schedules.of(None):
+        name = schedule_name(schedule.queue.name, schedule.id)
+        body = _as_json(definition_body(schedule.definition))
+        assert rest.pop((SCHEDULE_KIND, name), None) == body, "a scheduler"
+        come = rest.pop((PROGRESS_KIND, name), None)
+        assert come is not None, "a scheduler without progress"
+        assert come[2:] == list(schedule.progress), "how far a scheduler has come"
     assert not rest, "something on disk of which memory knows nothing"
 
 

@@ -13,6 +13,7 @@ from ..errors import StorageError
 from ..model.figures import MinuteCount
 from ..model.job_logs import LogPage
 from ..model.options import JobOptions, JobSpec
+from ..model.schedule import Scheduler
 from ..registry.workers import Card
 from ..types import (
     DlqConfig,
@@ -326,3 +327,22 @@ class Manager(Protocol):
     def pause_group(self, queue: str, group: str, paused: bool) -> None: ...
     def group_view(self, queue: str, group: str) -> tuple[dict[int, int], int, bool]: ...
     def group_names(self, queue: str) -> list[str]: ...
+    def scheduler_upsert(
+        self,
+        queue: Any,
+        schedule_id: str,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str = "UTC",
+        limit: int | None = None,
+        immediately: bool = False,
+        catch_up: bool = False,
+        skip_if_no_worker: bool = False,
+        prevent_overlap: bool = True,
+        job: JobSpec | None = None,
+    ) -> Scheduler: ...
+    def scheduler_get(self, queue: Any, schedule_id: str) -> Scheduler | None: ...
+    def scheduler_remove(self, queue: Any, schedule_id: str) -> bool: ...
+    def scheduler_list(self, queue: Any = None) -> list[Scheduler]: ...
+    def scheduler_preview(self, queue: Any, schedule_id: str, n: int) -> list[datetime]: ...

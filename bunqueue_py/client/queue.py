@@ -18,6 +18,7 @@ from .groups import QueueGroups, QueueLimits
 from .job import Job
 from .parts import DeadLetterQueue, DeduplicationKeys
 from .protocol import Manager
+from .schedulers import QueueSchedulers
 from .stalls import StallCheck
 
 NOT_GIVEN: Any = object()
@@ -61,6 +62,7 @@ class Queue:
         self._stalls = StallCheck(manager, self._name)
         self._groups = QueueGroups(manager, self._name)
         self._limits = QueueLimits(manager, self._name)
+        self._schedulers = QueueSchedulers(manager, self._name)
 
     def __repr__(self) -> str:
         return f"<Queue {self._name!r}>"
@@ -107,6 +109,11 @@ class Queue:
     def limits(self) -> QueueLimits:
         """How much of it may run at once, and how often it may start."""
         return self._limits
+
+    @property
+    def schedulers(self) -> QueueSchedulers:
+        """What adds jobs to it by itself, again and again."""
+        return self._schedulers
 
     # -- adding ------------------------------------------------------------------------------
 

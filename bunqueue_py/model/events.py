@@ -42,6 +42,9 @@ EVENT_TYPES = frozenset(
         "dlq_added",
         "dlq_retried",
         "dlq_skipped",
+        "cron_fired",
+        "cron_skipped",
+        "cron_missed",
         "queue_created",
         "worker_joined",
         "worker_left",
@@ -65,7 +68,9 @@ class JobEvent:
     `result` (completed), `error`, `attempt`, `terminal` and `reason` or `retry_at` (failed),
     `error` (stalled), `reason` (dlq_added, dlq_skipped), `percent`, `message` (progress), `count`
     (drained, cleaned, obliterated), `subject`, the worker's id, and `reason` (worker_joined,
-    worker_left).
+    worker_left). `cron_fired`, `cron_skipped` (`reason`: overlap, no_worker, duplicate, group_full,
+    storage) and `cron_missed` (`count`) carry the id of the `scheduler` and `planned_at`, the
+    planned time, the first of those that were missed.
 
     `health` is of the whole manager: its `queue` is empty, and its `sequence` counts these events
     alone. `reason` says what has changed, such as `storage_failing` (with the `error`),
@@ -89,6 +94,8 @@ class JobEvent:
     message: str | None = None
     count: int | None = None
     subject: str | None = None
+    scheduler: str | None = None
+    planned_at: datetime | None = None
 
 
 _new = object.__new__
@@ -118,6 +125,7 @@ def event_of(raw: RawEvent, loads: Callable[[bytes], Any]) -> JobEvent:
         if fields["result"] is not None:
             fields["result"] = loads(fields["result"])
         fields["retry_at"] = optional_moment(fields.pop("retry_at_ms", None))
+        fields["planned_at"] = optional_moment(fields.pop("planned_at_ms", None))
     return event
 
 

@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 
 from ..durations import shown, to_ms
 from ..errors import ValidationError
-from ..types import Deduplication, Duration, KeepJobs
+from ..types import Deduplication, Duration, KeepJobs, Repeat
 from .backoff import DEFAULT_BACKOFF, Backoff
 from .checks import MAX_NAME
 from .checks import checked_bool as checked_bool
@@ -22,6 +22,7 @@ from .claim import AnyClaim
 from .import_path import checked_importable
 from .job_trace import TRACE
 from .own import NAMED, Own, checked_key, own_options
+from .repeat import Plan, checked_plan
 
 MAX_PRIORITY = 1_000_000
 MAX_BATCH = 100_000
@@ -52,6 +53,7 @@ class OtherOptions(TypedDict, total=False):
     stack_trace_limit: int
     stall_timeout: Duration | None
     durable: bool
+    repeat: Repeat | None
 
 
 class JobOptions(OtherOptions, total=False):
@@ -68,7 +70,8 @@ class JobOptions(OtherOptions, total=False):
     own use. `stack_trace_limit`: lines kept of a traceback, 0 to 1000. `stall_timeout`: how long a
     run without a lock may be silent (`None`: the queue's interval). `durable`: it is on disk before
     the call that adds it returns, and so is its outcome before the call that ends it does; with
-    memory storage there is no disk to wait for, and it changes nothing.
+    memory storage there is no disk to wait for, and it changes nothing. `repeat`: each success
+    plans the next run.
     """
 
     custom_id: str | None
@@ -95,6 +98,7 @@ class Options:
         "max_timeline",
         "remove_on_complete",
         "remove_on_fail",
+        "repeat",
         "runs_alone",
         "stack_trace_limit",
         "stall_timeout_ms",
@@ -115,6 +119,7 @@ class Options:
         max_timeline: int = 20,
         stall_timeout_ms: int | None = None,
         durable: bool = False,
+        repeat: Plan | None = None,
     ) -> None:
         self.attempts = attempts
         self.backoff = backoff
@@ -131,6 +136,8 @@ class Options:
         self.max_timeline = max_timeline
         self.stall_timeout_ms = stall_timeout_ms
         self.durable = durable
+        #: of an admitted job: with where its run stands in it, so that each has options of its own
+        self.repeat = repeat
 
 
 OPTION_FIELDS = tuple(f for f in Options.__slots__ if f not in ("is_plain", "runs_alone"))
@@ -262,12 +269,17 @@ class OptionsCache:
         key = (options, lifo)
         found = self._made.get(key)
         if found is None:
-            fields = {field: getattr(options, field) for field in OPTION_FIELDS}
-            found = Options(**{**fields, "lifo": lifo})
+            found = changed(options, lifo=lifo)
             if len(self._made) >= _CACHE_SIZE:
                 self._made.clear()
             self._made[key] = found
         return found
+
+
+def changed(options: Options, **fields: Any) -> Options:
+    """The same settings but for those fields."""
+    given = {field: getattr(options, field) for field in OPTION_FIELDS}
+    return Options(**{**given, **fields})
 
 
 def check_known(options: Iterable[str]) -> None:
@@ -324,6 +336,7 @@ _SHARED: dict[str, tuple[str, Callable[[Any], Any]]] = {
     ),
     "stall_timeout": ("stall_timeout_ms", _positive("stall_timeout")),
     "durable": ("durable", lambda value: checked_bool(value, "durable")),
+    "repeat": ("repeat", checked_plan),
 }
 _NAMED_OWN = ("delay", "run_at", "custom_id", "tags", "deduplication", "group", "group_limit")
 _OWN = frozenset((*_NAMED_OWN, TRACE))

@@ -13,6 +13,7 @@ from ..types import Outcome
 from .commit import outcome_cut, settle
 from .finish import complete
 from .recover import check_open, enter
+from .repeat import complete_and_repeat
 from .retention import trim
 
 APPLIED = Outcome(True)
@@ -40,7 +41,10 @@ def ack(state: State, job_id: str, token: str | None, data: bytes | None) -> Out
             if refused is not None:
                 return answer(record, refused)
         shard.gate = BROKEN
-        complete(state, queue, record, data, state.now())
+        if record.options.repeat is None:
+            complete(state, queue, record, data, state.now())
+        else:
+            complete_and_repeat(state, queue, record, data, state.now())
         shard.gate = OPEN
         cut = outcome_cut(state, record) if record.options.durable else 0
     if shard.after:
@@ -112,7 +116,10 @@ def _ack_run(
                     outcomes.append(refused)
                     continue
             shard.gate = BROKEN
-            complete(state, queue, record, data, now)
+            if record.options.repeat is None:
+                complete(state, queue, record, data, now)
+            else:
+                complete_and_repeat(state, queue, record, data, now)
             shard.gate = OPEN
             outcomes.append(APPLIED)
             if shard.dirty is not None and record.options.durable:

@@ -14,6 +14,7 @@ from ..model.options import MAX_BATCH, JobSpec, Options
 from ..model.own import Own
 from ..shard.queue_state import QueueState
 from ..state import State
+from .repeat import first_run
 
 
 def encode(state: State, data: Any, what: str) -> bytes:
@@ -77,6 +78,8 @@ def draft(
     if not options:
         return new_record(state, queue, name, data, state.options.default, 0), None
     shared, priority, own, custom_id, key, claim = state.options.resolve(options, state.wall)
+    if shared.repeat is not None:
+        shared, own = first_run(state, shared, own, claim)
     record = new_record(state, queue, name, data, shared, priority)
     if own is not None:
         record.custom_id, record.unique_key, record.claim = custom_id, key, claim

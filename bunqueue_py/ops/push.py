@@ -23,6 +23,7 @@ from .draft import encode as encode
 from .finish import emit
 from .mark import mark_new
 from .recover import enter
+from .repeat import first_run
 from .tally import begin_tally
 
 
@@ -50,6 +51,8 @@ def push(
     if options:
         # `draft`, in line
         shared, priority, own, custom_id, key, claim = state.options.resolve(options, state.wall)
+        if shared.repeat is not None:
+            shared, own = first_run(state, shared, own, claim)
         record = new_record(state, queue, name, data, shared, priority)
         if own is not None:
             record.custom_id, record.unique_key, record.claim = custom_id, key, claim

@@ -198,6 +198,7 @@ def check(state: State) -> None:
             assert shard.finished == len(completed), "count of finished jobs"
             sizes = sum(len(r.data) + max(0, r.result_size) for r in completed)
             assert shard.finished_bytes == sizes, "bytes of finished jobs"
+        state.schedules.check()
         records = sum(q.admitted - q.departed for q in state.queues.values())
         assert records == len(state.index), "index against queues"
         for job_id, record in state.index.items():

@@ -17,6 +17,7 @@ from ..state import State
 from .finish import forget, resolve
 from .log_rows import mark_logs
 from .mark import mark, mark_all, mark_gone, mark_group, mark_held, mark_queue
+from .schedule_marks import set_anew
 
 _log = logging.getLogger("bunqueue_py.recover")
 _REBUILT = "an exception broke off a critical section; shard %d was rebuilt from its records"
@@ -44,6 +45,8 @@ def rebuild(state: State, shard: Shard) -> None:
     # after release: a logging handler is foreign code
     shard.after.append(lambda: _log.warning(_REBUILT, shard.index))
     make_anew(state, shard)
+    for queue in shard.queues.values():
+        set_anew(state, queue)
     if shard.dirty is not None:
         mark_logs(state, shard)
         for queue in shard.queues.values():

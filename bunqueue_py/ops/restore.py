@@ -14,6 +14,7 @@ from ..model.claim import Claim, is_held
 from ..model.failure import Failure, bounded
 from ..model.job import ACTIVE, PENDING, Delivery, JobRecord
 from ..model.rows import ID, QUEUE, SEQ, JobRow, record_from
+from ..model.schedule import PROGRESS_KIND, SCHEDULE_KIND
 from ..model.window import RateWindow
 from ..shard.dirty import GROUP_KIND, HELD_KIND
 from ..shard.keys import departed_key
@@ -28,11 +29,13 @@ from ..types import FailureReason
 from .careful import CAREFUL_MS
 from .fail import end_run, wait_before_retry
 from .finish import finalize
+from .fire import LATE_MS
 from .give_back import give_back
 from .log_rows import LOG_KIND, read_line, restore_logs
 from .mark import QUEUE_KIND, mark, mark_group, mark_held, mark_new, mark_queue
 from .recover import STRAY_SHARE, Found, make_anew
 from .retention import trim
+from .schedule import restore_one, stamps
 from .tally import MINUTES_KIND, begin_tally, restore_minutes
 from .webhooks import WEBHOOK_KIND
 
@@ -46,6 +49,7 @@ def restore(state: State, recovered: Recovered) -> None:
     now = state.now()
     held: list[tuple[str, Any]] = []
     logs: dict[str, list[Line]] = {}
+    schedules: dict[str, dict[str, Any]] = {SCHEDULE_KIND: {}, PROGRESS_KIND: {}}
     for kind, key, body in recovered.rest:
         if kind == HELD_KIND:
             held.append((key, body))
@@ -67,15 +71,18 @@ def restore(state: State, recovered: Recovered) -> None:
             with _passed_over(kind, key):
                 queue_name, _, hour = key.partition("\0")
                 restore_minutes(state, _queue_of(state, queue_name), hour, body)
+        elif kind in schedules:
+            schedules[kind][key] = body
     lost: list[JobRecord] = []
     broken: list[StorageError] = []
     parts, latest = _restore_jobs(state, recovered.jobs, lost, broken)
-    shift = max(0, latest - now)
+    shift = max(0, max(latest, *stamps(schedules[PROGRESS_KIND]), 0) - now)
     if shift:
         _turn_back(state, shift)
     for key, body in held:
         with _passed_over(HELD_KIND, key):
             _restore_held(state, key, body, shift, now)
+    _restore_schedules(state, schedules, shift, clean=recovered.clean)
     for record in lost:
         _hand_out(state, record, now)
     for part in parts.values():
@@ -230,6 +237,23 @@ def _restore_held(state: State, name: str, body: Any, shift: int, now: int) -> N
     queue.unique_keys.hold_for(holder)
     if shift:
         mark_held(queue, holder)
+
+
+def _restore_schedules(
+    state: State, found: dict[str, dict[str, Any]], shift: int, *, clean: bool
+) -> None:
+    schedules = state.schedules
+    # a process that died had perhaps just come to what it was to do within the last minute
+    grace_ms = 0 if clean else LATE_MS
+    schedules.missed_by_time = state.now() - grace_ms
+    schedules.missed_by_wall = state.wall() - grace_ms
+    for name, body in found[SCHEDULE_KIND].items():
+        with _passed_over(SCHEDULE_KIND, name):
+            queue_name, _, schedule_id = name.partition("\0")
+            queue = _queue_of(state, queue_name)
+            come = found[PROGRESS_KIND].get(name)
+            with queue.lock:
+                restore_one(state, queue, schedule_id, body, come, shift)
 
 
 def _gone(

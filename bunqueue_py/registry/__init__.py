@@ -1,1 +1,1 @@
-"""Who works here, what the background tasks have come to, whom to tell. Leaf nouns, cold."""
+"""What a manager knows beside its jobs: workers, tasks, schedulers, webhooks. Nouns, cold."""

@@ -53,6 +53,13 @@ class StorageHealth(NamedTuple):
     log_bytes: int
 
 
+class Ticket(Protocol):
+    """What `watch` returns: why its cut is not on disk; `None` while that is being tried, and once
+    it is there."""
+
+    error: StorageError | None
+
+
 class Storage(Protocol):
     """What keeps the state beyond the process. All of it may be called from any thread."""
 
@@ -98,6 +105,12 @@ class Storage(Protocol):
     def wait_committed(self, cut: int, job_id: str | None = None) -> None:
         """Blocks until that cut is on disk. Raises `StorageError` with `accepted` if that fails;
         it is then still to be written."""
+        ...
+
+    def watch(self, cut: int, tell: Callable[[], object]) -> Ticket | None:
+        """Has `tell` called, with no lock held and from any thread, once that cut is on disk or
+        could not be written, and returns what says which; `None` if it is on disk already. One
+        that is returned with an error tells nobody any more."""
         ...
 
     def flush(self, timeout_ms: int | None = None) -> None:

@@ -11,6 +11,15 @@ from .stalls import LatePasses
 MAX_BITES = 16
 
 
+def next_due(state: State) -> int | None:
+    """The first moment at which there is something to judge."""
+    moments = []
+    for shard in state.shards.shards:
+        with shard.lock:
+            moments.append(shard.deadlines.next_ms())
+    return min((m for m in moments if m is not None), default=None)
+
+
 def tick(
     state: State, late_ms: int = 0, late: LatePasses | None = None, beat_ms: int = 0
 ) -> Report:
@@ -18,6 +27,11 @@ def tick(
     come too long after it was due only gives active jobs that much more time, and leaves the
     rest, such as ttl and retention, to the next one, which follows at once. One that is a little
     late, or finds the heartbeats `beat_ms` behind, spares the leases that are short beside that."""
+    broken = any(shard.gate for shard in state.shards.shards)
+    if not (late_ms or beat_ms or broken or (late is not None and late.in_a_row)):
+        due = next_due(state)
+        if due is None or due > state.now():
+            return Report(0, due)
     freezes: tuple[Freeze, ...] = ()
     if late is not None:
         now = state.now()
@@ -35,8 +49,4 @@ def tick(
             again = True
     if again:
         return Report(done, state.now())
-    moments = []
-    for shard in state.shards.shards:
-        with shard.lock:
-            moments.append(shard.deadlines.next_ms())
-    return Report(done, min((m for m in moments if m is not None), default=None))
+    return Report(done, next_due(state))

@@ -50,10 +50,12 @@ class Task:
         *,
         errors: TaskErrors | None = None,
         pace: Pace | None = None,
+        peek: Callable[[], int | None] | None = None,
     ) -> None:
         self.name = name
         self.tick = tick
         self.duty = duty
+        self._peek = peek
         self._errors = TaskErrors(5) if errors is None else errors
         self._pace = Pace() if pace is None else pace
         self._not_before = 0
@@ -88,6 +90,14 @@ class Task:
             self.duty.arm(report.next_due)
         return report
 
+    def look_ahead(self, clock: Clock) -> int | None:
+        """When it is next due, where nothing is due now. `peek` tells that without a pass."""
+        if self.duty is not None:
+            return self.duty.due_ms if self.duty.due_ms < NEVER else None
+        if self._peek is None or clock.timeline_ms() < self._not_before:
+            return self.run(clock).next_due
+        return self._peek()
+
     def end(self) -> None:
         """The task will not run any more."""
         self._errors.drop(self.name)
@@ -120,6 +130,10 @@ def _said(error: BaseException) -> str:
         return "(its text raised)"
 
 
+def _nothing() -> bool:
+    return False
+
+
 class TaskLoop:
     """Runs its tasks when its alarm says so, on one thread named `bunqueue-<name>` that starts
     with the first need; or, without a thread, whenever `run_pass` is called."""
@@ -138,6 +152,8 @@ class TaskLoop:
         self.on_pass: Callable[[int], None] | None = None
         #: How long after its moment the pass under way began; 0 where the caller steps.
         self.late_ms = 0
+        #: asked whenever the thread wakes with nothing due: whether there is something after all
+        self.look: Callable[[], bool] = _nothing
         alarm.served = not threaded
         alarm.start = self.start
 
@@ -185,6 +201,15 @@ class TaskLoop:
                 self._alarm.set(report.next_due)
         return done
 
+    def look_ahead(self) -> None:
+        """Sets the alarm to the earliest moment at which there is something to do: where it was
+        set for what has ended since, that is later than it said. Nothing is due now."""
+        self._alarm.clear()
+        for task in self._tasks:
+            due = task.look_ahead(self._clock)
+            if due is not None:
+                self._alarm.set(due)
+
     def stop(self, timeout: float | None = None) -> bool:
         """Ends the thread; says whether it ended in time. Safe before start and twice, and from
         within the thread itself, which then ends after its pass."""
@@ -200,6 +225,8 @@ class TaskLoop:
     def turn(self) -> None:
         """One turn of the thread: a pass if it is due, which then knows how late it comes."""
         due, now = self._alarm.due_ms, self._clock.timeline_ms()
+        if due > now and self.look():
+            due = now
         if due <= now:
             self._owed_ms = due
             self.late_ms = now - due

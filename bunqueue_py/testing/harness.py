@@ -162,8 +162,8 @@ class Harness:
         return self._reported(lambda: self._stage.drain(raise_errors=raise_errors))
 
     def set_wall_clock(self, moment: datetime) -> None:
-        """A jump of the wall clock alone, in either direction: it moves jobs with `run_at`, and
-        nothing else. They run in the next call that runs jobs."""
+        """A jump of the wall clock alone, in either direction: it moves jobs with `run_at` and
+        schedulers with `cron`, and nothing else. They run in the next call that runs jobs."""
         self._clock.set_wall_clock(moment)
 
     # -- trouble -----------------------------------------------------------------------------
@@ -249,7 +249,9 @@ class Harness:
         if name is not None:
             checked_name(name, "name")
         stage = self._stage
-        every = [self._latest(job_id) for job_id in stage.added_ids.get(queue_name, ())]
+        ids = stage.added_ids.get(queue_name, ())
+        # one that a scheduler added and that is gone, without a run, left nothing to show
+        every = [job for job in map(self._known, ids) if job is not None]
         found = [
             job
             for job in every
@@ -304,6 +306,9 @@ class Harness:
 
     def _latest(self, job_id: str) -> Job:
         return self._stage.manager.get_job(job_id) or self._stage.jobs[job_id]
+
+    def _known(self, job_id: str) -> Job | None:
+        return self._stage.manager.get_job(job_id) or self._stage.jobs.get(job_id)
 
     def _reported(self, run: Callable[[], object]) -> RunReport:
         stage = self._stage

@@ -37,7 +37,7 @@ class Stage:
         self.raw: list[RawEvent] = []
         self.fatal: list[str] = []
         self.jobs: dict[str, Job] = {}
-        self.added_ids: dict[str, list[str]] = {}
+        self.added_ids: dict[str, dict[str, None]] = {}
         self.errors: dict[str, BaseException] = {}
         self.workers: list[Worker] = []
         self.cast: list[tuple[Worker, str, Any, dict[str, Any]]] = []
@@ -76,6 +76,10 @@ class Stage:
     def record(self, event: RawEvent) -> None:
         """An event happened; under a shard's lock."""
         self.raw.append(event)
+        if event[0] == "pushed":
+            # those of schedulers too, which nobody adds by a call
+            assert event[2] is not None
+            self.added_ids.setdefault(event[1], {})[event[2]] = None
         if event[0] == "failed" and event[5] is not None and event[5]["terminal"]:
             assert event[2] is not None
             self.fatal.append(event[2])
@@ -98,7 +102,7 @@ class Stage:
         for job in jobs:
             if not job.duplicate:
                 self.jobs[job.id] = job
-                self.added_ids.setdefault(job.queue, []).append(job.id)
+                self.added_ids.setdefault(job.queue, {})[job.id] = None
         if self.immediate and not self._settling:
             self.settle(RUNAWAY)
 
@@ -141,6 +145,8 @@ class Stage:
         there was anything."""
         manager, state, now = self.manager, self.state, self.clock.timeline_ms()
         did = False
+        if state.schedules.moved(now, self.clock.wall_ms()):
+            state.alarm.set(now)
         if state.beat.due_ms <= now:
             # first, since what is renewed now does not expire now
             manager._beat.run_pass()
@@ -148,7 +154,7 @@ class Stage:
         if state.alarm.due_ms <= now:
             self.sweep()
             did = True
-        heard = manager.events.drain()
+        heard = manager.events.drain() if len(state.events.mailboxes()) > 1 else 0
         for worker in tuple(self.workers):
             if worker._mailbox is not None:
                 heard += worker._mailbox.drain()
@@ -230,8 +236,8 @@ class Stage:
         state, manager = self.state, self.manager
         for alarm, loop in ((state.beat, manager._beat), (state.alarm, manager._loop)):
             if alarm.due_ms < due:
-                # it may stand for what has ended since: a pass, with nothing to do yet, tells
-                loop.run_pass()
+                # it may stand for what has ended since: a look tells
+                loop.look_ahead()
                 due = min(due, max(alarm.due_ms, now + 1))
         return None if due >= NEVER else due
 

@@ -26,6 +26,7 @@ BENCHMARKS = {
     "push": "push",
     "workers": "workers",
     "latency": "latency",
+    "schedules": "schedules",
     "memory": "memory",
     "drain": "drain",
     "queue": "backlog",

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 MEMORY = ("MemoryMachine 150 50",)
 SQLITE = ("SqliteMachine 60 40",)
+RESTART = "tests/unit/test_schedulers_restart.py"
 
 
 class Mutation(NamedTuple):
@@ -256,5 +257,26 @@ MUTATIONS = (
         r"if now < self\._not_before:",
         "if False:",
         ("tests/unit/test_watchmen.py",),
+    ),
+    Mutation(
+        "a scheduler's progress apart from its job",
+        "ops/fire.py",
+        r"mark_progress\(state, queue, schedule\)(\n        arm\(state, schedule, schedule\.p)",
+        r"pass\1",
+        (f"{RESTART}::test_a_kill_at_any_point_of_a_firing_leaves_one_job_for_the_slot",),
+    ),
+    Mutation(
+        "a scheduled job that leaves at once stays on disk",
+        "ops/fire.py",
+        r"dirty\.fresh\.discard\(record\.id\)",
+        "pass",
+        (f"{RESTART}::test_a_job_that_leaves_at_once_leaves_the_file_too",),
+    ),
+    Mutation(
+        "a fixed time that comes twice runs twice",
+        "model/cron.py",
+        r"if moment\.fold:",
+        "if False:",
+        ("tests/unit/test_cron.py::test_the_next_five_are_those_of_the_table",),
     ),
 )

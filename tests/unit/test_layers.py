@@ -27,7 +27,8 @@ PACKAGE = "bunqueue_py"
 
 # Each room and what it may import beside itself. A room is a module or package directly under
 # bunqueue_py, but for the foundation (several modules, one room) and for client, which is two: the
-# front (protocol, job) that a manager implements, and the rest, which knows nothing behind it.
+# front (protocol, job, schedulers) that a manager implements, and the rest, which knows nothing
+# behind it.
 FOUNDATION = frozenset(
     "errors types config durations serializers _json_tags clock ids sync".split()
 )
@@ -80,6 +81,7 @@ EXTRAS: Mapping[str, str] = {
     "prometheus_client": "observe.collector",
     "pytest": "testing.pytest_plugin",
     "urllib3": "observe.http",
+    "cronsim": "model.cron",
 }
 
 # Where time and dice come from, and where a line may go round them if it says why, in the comment
@@ -157,7 +159,7 @@ def room_of(module: str) -> str:
         return "front door"
     if first in FOUNDATION:
         return "foundation"
-    if first == "client" and rest.partition(".")[0] in ("", "protocol", "job"):
+    if first == "client" and rest.partition(".")[0] in ("", "protocol", "job", "schedulers"):
         return "client-front"  # the package's __init__ too: it runs before either of the two
     return first
 

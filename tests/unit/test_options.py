@@ -15,6 +15,7 @@ from bunqueue_py import (
     KeepJobs,
     Queue,
     QueueManager,
+    Repeat,
     ValidationError,
 )
 from bunqueue_py.client.job import Ack, Job
@@ -134,6 +135,20 @@ BAD: dict[str, list[object]] = {
     "stack_trace_limit": [*BAD_INTS, -1, 1001],
     "stall_timeout": [*BAD_DURATIONS, *NOT_ZERO],
     "durable": BAD_BOOLS,
+    "repeat": [
+        5,
+        "daily",
+        Repeat(),
+        Repeat(every=5, cron="* * * * *"),
+        Repeat(every=0),
+        Repeat(every=-1),
+        Repeat(every=True),
+        Repeat(every=5, tz="Europe/Rome"),
+        Repeat(every=5, limit=0),
+        Repeat(every=5, limit=True),
+        Repeat(every=5, start=datetime(2030, 1, 1)),
+        Repeat(every=5, end=datetime(2020, 1, 1, tzinfo=timezone.utc)),
+    ],
 }  # fmt: skip
 GOOD: dict[str, list[object]] = {
     "priority": [0, 1, -1, -1_000_000, 1_000_000],
@@ -161,6 +176,7 @@ GOOD: dict[str, list[object]] = {
     "stack_trace_limit": [0, 10, 1000],
     "stall_timeout": [0.001, 1e-9, 5, LONGEST, None],
     "durable": [True, False],
+    "repeat": [None, Repeat(every=60), Repeat(cron="@daily", tz="Europe/Rome", limit=3)],
 }  # fmt: skip
 NEEDS: dict[str, dict[str, Any]] = {"group_limit": {"group": "acme"}}
 """What an option cannot do without."""

@@ -16,6 +16,7 @@ from ...model.claim import REPLACE, SKIP
 from ...model.failure import Failure
 from ...model.import_path import ByPath, import_path
 from ...model.options import OPTION_FIELDS, Keep, Options
+from ...model.repeat import Plan, plan_from
 from ...model.rows import ClaimRow, LetterRow, SideRow
 from ...model.side import AttemptRow
 from ...serializers import _make_encode
@@ -45,6 +46,8 @@ def options_text(options: Options) -> str:
                 value = [value.count, value.age_ms]
             elif isinstance(value, Backoff):
                 value = _backoff_parts(value)
+            elif isinstance(value, Plan):
+                value = value.parts()
             given[field] = value
     return "".join(encode(given, 0)) if given else ""
 
@@ -232,6 +235,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "lifo": lambda value: _checked(value, bool),
     "remove_on_complete": _keep,
     "remove_on_fail": _keep,
+    "repeat": plan_from,
     "stack_trace_limit": _moment,
     "stall_timeout_ms": _moment_or_none,
     "timeout_ms": _moment_or_none,
