@@ -23,6 +23,7 @@ from .default_manager import get_default_manager as get_default_manager
 from .errors import BulkAddError as BulkAddError
 from .errors import BunqueueError as BunqueueError
 from .errors import DuplicateJobError as DuplicateJobError
+from .errors import FlowError as FlowError
 from .errors import ForkedManagerError as ForkedManagerError
 from .errors import GroupFullError as GroupFullError
 from .errors import JobFailedError as JobFailedError
@@ -39,6 +40,7 @@ from .errors import StorageFullError as StorageFullError
 from .errors import StorageLockedError as StorageLockedError
 from .errors import UnrecoverableError as UnrecoverableError
 from .errors import ValidationError as ValidationError
+from .errors import WaitForChildren as WaitForChildren
 from .errors import WaitTimeoutError as WaitTimeoutError
 from .manager import QueueManager as QueueManager
 from .model.backoff import Backoff as Backoff

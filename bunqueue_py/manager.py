@@ -58,6 +58,7 @@ from .ops import (
     dead_letters,
     deduplicate,
     fail,
+    flow,
     leases,
     limits,
     owners,
@@ -79,7 +80,7 @@ from .storage.sqlite.paths import PathInput, absolute
 from .storage.sqlite.storage import SqliteStorage
 from .stores.alarm import NEVER
 from .sync import MANAGER, make_lock, spawn
-from .tasks import deadlines
+from .tasks import deadlines, dependencies
 from .tasks.scheduler import Report, Task, TaskLoop
 from .tasks.stalls import LatePasses
 from .types import (
@@ -174,6 +175,8 @@ class QueueManager:
             return deadlines.tick(state, loop.late_ms, late, beat.behind_ms(state.now()))
 
         loop.add(Task("deadlines", judge))
+        loop.add(Task("dependencies", partial(dependencies.tick, state)))
+        state.dependencies.drain = partial(flow.drain, state)
         self._backend = EngineBackend(state, self._beat, runs_threads=background)
         self.events = EventHub(state, threaded=background)
         if kept is not None:

@@ -16,6 +16,7 @@ from .shard.queue_state import QueueState
 from .shard.shard_map import ShardMap
 from .storage.base import Storage
 from .stores.alarm import Alarm
+from .stores.dependencies import Dependencies
 from .stores.results import ProofStore, ResultStore
 from .stores.subscriptions import Subscriptions
 from .sync import RECALL, AnyLock, make_lock
@@ -51,6 +52,7 @@ class State:
     shards: ShardMap
     results: ResultStore
     proofs: ProofStore
+    dependencies: Dependencies
     events: Subscriptions
     alarm: Alarm
     beat: Alarm
@@ -96,6 +98,7 @@ def build_state(
         shards=ShardMap(config.shard_count()),
         results=ResultStore(config.keep_results, config.max_completed_bytes),
         proofs=ProofStore(),
+        dependencies=Dependencies(),
         events=Subscriptions(),
         alarm=Alarm(),
         beat=Alarm(),

@@ -196,6 +196,24 @@ class Job(JobSnapshot):
         return () if side is None else side.tags
 
     @property
+    def parent_id(self) -> str | None:
+        """The id of the job whose child it is."""
+        side = self._side
+        return None if side is None or side.links is None else side.links.parent_id
+
+    @property
+    def children_ids(self) -> tuple[str, ...]:
+        """The ids of its children, in the order in which they were added."""
+        side = self._side
+        return () if side is None or side.links is None else side.links.children
+
+    @property
+    def depends_on(self) -> tuple[str, ...]:
+        """The ids of the jobs that had to complete before it, its children aside."""
+        side = self._side
+        return () if side is None or side.links is None else side.links.depends_on
+
+    @property
     def stall_count(self) -> int:
         """How many of its runs were lost: their lock expired, or without one they fell silent."""
         side = self._side
@@ -310,6 +328,9 @@ class Job(JobSnapshot):
             "deduplication_key": self.deduplication_key,
             "group": self.group,
             "tags": list(self.tags),
+            "parent_id": self.parent_id,
+            "children_ids": list(self.children_ids),
+            "depends_on": list(self.depends_on),
             "stall_count": self.stall_count,
         }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from typing_extensions import Unpack
 
@@ -51,6 +51,8 @@ class OtherOptions(TypedDict, total=False):
     stack_trace_limit: int
     stall_timeout: Duration | None
     durable: bool
+    depends_on: Sequence[Any]
+    on_dependency_failure: Literal["fail", "wait", "ignore"]
 
 
 class JobOptions(OtherOptions, total=False):
@@ -143,7 +145,7 @@ class JobSpec:
     JobSpec('welcome', {'to': 'ada@example.com'}, priority=5)
     """
 
-    __slots__ = ("data", "name", "options")
+    __slots__ = ("data", "name", "options", "origin")
 
     def __init__(self, name: str, data: Any = None, **options: Unpack[JobOptions]) -> None:
         if options and not _KNOWN.issuperset(options):
@@ -151,6 +153,8 @@ class JobSpec:
         self.name = name
         self.data = data
         self.options: dict[str, Any] = options  # type: ignore[assignment]
+        #: the spec that it stands for, where a queue has added its defaults
+        self.origin: JobSpec | None = None
 
     def __repr__(self) -> str:
         parts = [repr(self.name), shown(self.data)]
@@ -324,7 +328,19 @@ _SHARED: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "stall_timeout": ("stall_timeout_ms", _positive("stall_timeout")),
     "durable": ("durable", lambda value: checked_bool(value, "durable")),
 }
-_OWN = frozenset(("delay", "run_at", "custom_id", "tags", "deduplication", "group", "group_limit"))
+_OWN = frozenset(
+    (
+        "delay",
+        "run_at",
+        "custom_id",
+        "tags",
+        "deduplication",
+        "group",
+        "group_limit",
+        "depends_on",
+        "on_dependency_failure",
+    )
+)
 _KNOWN = frozenset(_SHARED) | _OWN | {"priority"}
 
 

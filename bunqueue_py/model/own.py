@@ -10,19 +10,22 @@ from ..errors import ValidationError
 from ..types import DEFAULT_HOLD, DEFAULT_MODE, Deduplication
 from .checks import MAX_NAME, checked_int, checked_name
 from .claim import EXTEND, REPLACE, SKIP, AnyClaim, Claim
+from .links import FAIL, dependency_options
 
 _MODES = {"skip": SKIP, "extend": EXTEND, "replace": REPLACE}
 
 
 class Own(NamedTuple):
     """What belongs to one job alone, but for its custom id and its key. `run_at_wall_ms` is
-    anchored to the wall clock."""
+    anchored to the wall clock; `depends_on` has ids, and `JobSpec`s of the same call."""
 
     delay_ms: int = 0
     run_at_wall_ms: int | None = None
     tags: tuple[str, ...] = ()
     group: str | None = None
     group_limit: int | None = None
+    depends_on: tuple[object, ...] = ()
+    on_dependency_failure: int = FAIL
 
 
 NAMED = Own()
@@ -52,9 +55,12 @@ def own_options(given: dict[str, Any], wall: Callable[[], int]) -> Given:
     tags = _tags(given.pop("tags", ()))
     key, claim = checked_key(given.pop("deduplication", None))
     group, limit = _group(given.pop("group", None), given.pop("group_limit", None))
+    depends_on, policy = dependency_options(
+        given.pop("depends_on", ()), given.pop("on_dependency_failure", "fail")
+    )
     own = NAMED
-    if delay_ms or run_at_ms is not None or tags or group is not None:
-        own = Own(delay_ms, run_at_ms, tags, group, limit)
+    if delay_ms or run_at_ms is not None or tags or group is not None or depends_on:
+        own = Own(delay_ms, run_at_ms, tags, group, limit, depends_on, policy)
     return own, custom_id, key, claim
 
 

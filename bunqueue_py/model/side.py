@@ -6,6 +6,7 @@ from collections import deque
 from typing import NamedTuple
 
 from .failure import Failure
+from .links import Links, LinksView
 
 
 class AttemptRow(NamedTuple):
@@ -57,6 +58,7 @@ class Side:
         "group",
         "last_retry_ms",
         "letter",
+        "links",
         "progress",
         "progress_event_ms",
         "progress_message",
@@ -75,6 +77,7 @@ class Side:
         self.group: str | None = None
         self.last_retry_ms: int | None = None
         self.letter: Letter | None = None
+        self.links: Links | None = None
         self.progress: int | float = 0
         self.progress_event_ms: int | None = None
         self.progress_message: str | None = None
@@ -99,6 +102,7 @@ class SideView(NamedTuple):
     stall_count: int
     tags: tuple[str, ...]
     timeline: tuple[tuple[str, int], ...] | None
+    links: LinksView | None
 
 
 _new = tuple.__new__
@@ -123,6 +127,7 @@ def side_view(side: Side) -> SideView:
             side.stall_count,
             side.tags,
             None if side.timeline is None else tuple(side.timeline),
+            None if side.links is None else side.links.view(),
         ),
     )
 

@@ -26,9 +26,12 @@ from ..types import FailureReason
 from .careful import CAREFUL_MS
 from .fail import end_run, wait_before_retry
 from .finish import finalize
+from .flow import drain, look_again
 from .give_back import give_back
+from .outcomes import EDGES_KIND, PROOF_KIND
 from .mark import QUEUE_KIND, mark, mark_group, mark_held, mark_new, mark_queue
 from .recover import STRAY_SHARE, Found, make_anew
+from .restore_ties import Ties
 from .retention import trim
 
 _log = logging.getLogger("bunqueue_py.storage")
@@ -40,9 +43,13 @@ def restore(state: State, recovered: Recovered) -> None:
     back uncharged after a close in good order. What this changes is marked."""
     now = state.now()
     held: list[tuple[str, Any]] = []
+    ties = Ties()
     for kind, key, body in recovered.rest:
         if kind == HELD_KIND:
             held.append((key, body))
+        elif kind in (PROOF_KIND, EDGES_KIND):
+            with _passed_over(kind, key):
+                ties.take(kind, key, body)
         elif kind == QUEUE_KIND:
             with _passed_over(kind, key):
                 restore_settings(_queue_of(state, key), body)
@@ -63,6 +70,8 @@ def restore(state: State, recovered: Recovered) -> None:
         _hand_out(state, record, now)
     for part in parts.values():
         _take_keys(part.others, now)
+        ties.fasten(state, part.others)
+    ties.keep_proofs(state)
     _remember_starts(state, parts, now)
     for shard in state.shards.shards:
         with shard.lock:
@@ -71,6 +80,8 @@ def restore(state: State, recovered: Recovered) -> None:
             shard.gate = OPEN
     _end_lost(state, lost, clean=recovered.clean)
     _bury(state, broken)
+    look_again(state)
+    drain(state)
     for shard in state.shards.shards:
         shard.careful_ms = 0 if recovered.clean else now + CAREFUL_MS
         shard.call_after()

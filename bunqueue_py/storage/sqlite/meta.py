@@ -15,6 +15,7 @@ from ...model.backoff import DEFAULT_BACKOFF, Backoff
 from ...model.claim import REPLACE, SKIP
 from ...model.failure import Failure
 from ...model.import_path import ByPath, import_path
+from ...model.links import WAIT, LinksRow, check_edges
 from ...model.options import OPTION_FIELDS, Keep, Options
 from ...model.rows import ClaimRow, LetterRow, SideRow
 from ...model.side import AttemptRow
@@ -61,7 +62,7 @@ def side_parts(side: SideRow) -> dict[str, Any]:
     """What is not as in a new `Side`. Of all stacks only that of the failure: nobody is shown those
     of earlier attempts, and each change of the job would write all of them again."""
     anchored, attempts, dlq_retries, failure, group, last_retry, letter, *rest = side
-    progress, message, stalls, tags, timeline = rest
+    progress, message, stalls, tags, timeline, links = rest
     parts: dict[str, Any] = {}
     if anchored:
         parts["anchored"] = True
@@ -90,6 +91,8 @@ def side_parts(side: SideRow) -> dict[str, Any]:
         parts["tags"] = tags
     if timeline is not None:
         parts["timeline"] = timeline
+    if links is not None:
+        parts["links"] = links
     return parts
 
 
@@ -133,6 +136,7 @@ def read_side(parts: Any) -> SideRow:
         _moment(get("stalls", 0)),
         tuple(_checked(tag, str) for tag in _checked(get("tags", []), list)),
         _timeline(get("timeline", None)),
+        _links(get("links", None)),
     )
     _expect(not parts)
     return side
@@ -200,6 +204,19 @@ def _timeline(parts: Any) -> tuple[tuple[str, int], ...] | None:
     if parts is None:
         return None
     return tuple((_checked(step, str), _moment(at)) for step, at in _checked(parts, list))
+
+
+def _links(parts: Any) -> LinksRow | None:
+    if parts is None:
+        return None
+    parent_id, on_failure, edges = _checked(parts, list)
+    _expect(is_int(on_failure, 0, WAIT + 1))
+    if edges.__class__ is list:
+        check_edges(edges)
+        edges = tuple((job_id, code) for job_id, code in edges)
+    else:
+        _moment(edges)
+    return _text_or_none(parent_id), on_failure, edges
 
 
 def _backoff(parts: Any) -> Backoff:
