@@ -12,6 +12,8 @@ The layers, downward only:
     client                                                        queues and workers
 """
 
+from .client.flow_producer import FlowProducer as FlowProducer
+from .client.flow_producer import FlowResult as FlowResult
 from .client.job import Ack as Ack
 from .client.job import DlqEntry as DlqEntry
 from .client.job import Job as Job
@@ -45,6 +47,7 @@ from .errors import WaitTimeoutError as WaitTimeoutError
 from .manager import QueueManager as QueueManager
 from .model.backoff import Backoff as Backoff
 from .model.events import JobEvent as JobEvent
+from .model.flow_node import FlowNode as FlowNode
 from .model.options import JobOptions as JobOptions
 from .model.options import JobSpec as JobSpec
 from .serializers import JsonSerializer as JsonSerializer

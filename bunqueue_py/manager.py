@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -31,6 +31,7 @@ from .event_hub import EventHub
 from .ids import Ids, SystemIds
 from .model.checks import checked_iterable
 from .model.failure import bounded, describe
+from .model.flow_node import FlowNode, planned, Planned
 from .model.options import (
     MAX_BATCH,
     MAX_PRIORITY,
@@ -52,6 +53,7 @@ from .model.window import MAX_PER_WINDOW
 from .ops import ack as ops_ack
 from .ops import (
     change,
+    children,
     clean,
     control,
     cut,
@@ -59,6 +61,7 @@ from .ops import (
     deduplicate,
     fail,
     flow,
+    flow_add,
     leases,
     limits,
     owners,
@@ -999,6 +1002,52 @@ class QueueManager:
     def group_names(self, queue: str) -> list[str]:
         """The names of the queue's groups that have jobs or settings, sorted."""
         return limits.group_names(self._state, queue)
+
+    # -- flows: what `FlowProducer` and `Job` call -------------------------------------------
+
+    def add_flows(self, plan: Sequence[Planned], *, chain: bool = False) -> list[Job]:
+        """Adds planned nodes in one unit, each behind its children; see `FlowProducer`."""
+        self._check_open()
+        if not plan:
+            return []
+        return flow_add.add_flows(self._state, plan, chain=chain)  # type: ignore[return-value]
+
+    def add_child(self, job: Job | str, node: FlowNode) -> Job:
+        """See `Job.add_child`."""
+        self._check_open()
+        job_id, token = _identify(job, None)
+        parent = flow_add.Parent(job_id, token, token is not None)
+        found = flow_add.add_flows(self._state, planned([node], "node"), parent=parent)
+        return found[-1]  # type: ignore[return-value]
+
+    def children_values(
+        self, job: Job | str, offset: int = 0, limit: int | None = None
+    ) -> dict[str, Any]:
+        """See `Job.children_values`."""
+        checked_int(offset, "offset", 0, 1 << 40)
+        if limit is not None:
+            checked_int(limit, "limit", 0, 1 << 40)
+        return children.values(self._state, _identify(job, None)[0], offset, limit)
+
+    def failed_children(self, job: Job | str) -> dict[str, str]:
+        """See `Job.failed_children`."""
+        return children.failed(self._state, _identify(job, None)[0])
+
+    def ignored_failures(self, job: Job | str) -> dict[str, str]:
+        """See `Job.ignored_failures`."""
+        return children.ignored(self._state, _identify(job, None)[0])
+
+    def unprocessed_children(self, job: Job | str) -> list[str]:
+        """See `Job.unprocessed_children`."""
+        return children.unprocessed(self._state, _identify(job, None)[0])
+
+    def remove_dependency(self, job: Job | str, other: Job | str) -> bool:
+        """See `Job.remove_dependency`."""
+        return children.drop(self._state, _identify(job, None)[0], _identify(other, None)[0])
+
+    def remove_unprocessed_children(self, job: Job | str) -> list[str]:
+        """See `Job.remove_unprocessed_children`."""
+        return children.remove_unprocessed(self._state, _identify(job, None)[0])
 
     def _check_open(self) -> None:
         shard = self._state.shards.shards[0]

@@ -30,15 +30,12 @@ from ..model.links import (
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
-from ..stores.dependencies import AGAIN, DEAD, DONE, FREED, GONE, Effect
+from ..stores.dependencies import AGAIN, DEAD, DONE, FREED, GONE, LIVE, Effect
 from ..types import FailureReason
 from .finish import emit, finalize
 from .mark import mark
 from .outcomes import FALLBACK_MS, links_of, mark_edges, unpin_proof
 from .recover import enter
-
-LIVE = -1
-"""Of a job that is pending, gated or active: beside `DONE`, `DEAD` and `GONE`."""
 
 _NESTED = 1_000
 """How many characters of a dependency's error its dependent repeats."""
@@ -341,5 +338,3 @@ def review(state: State, record: JobRecord, links: Links) -> Failure | None:
             if status_of(links.edges[job_id]) == UNMET:
                 failure = failure or apply_failure(links, job_id, seen)
     return failure
-
-

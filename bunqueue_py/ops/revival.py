@@ -17,9 +17,7 @@ from .outcomes import links_of
 from .recover import ttl_due
 
 
-def refusal_of_retry(
-    state: State, queue: QueueState, record: JobRecord, now: int
-) -> str | None:
+def refusal_of_retry(state: State, queue: QueueState, record: JobRecord, now: int) -> str | None:
     """Why a finished job cannot be retried now, in words that follow "because"; `None` if it can.
 
     Its shard is held. Whatever a live job may have taken from a finished one is asked for here.

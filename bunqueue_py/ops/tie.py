@@ -195,6 +195,4 @@ def _found_again(queue: QueueState, record: JobRecord, now: int) -> bool:
         holder = queue.custom_ids.get(record.custom_id)
         if holder is not None and holder.state <= ACTIVE:
             return True
-    return record.unique_key is not None and (
-        queue.unique_keys.original(record, now) is not None
-    )
+    return record.unique_key is not None and (queue.unique_keys.original(record, now) is not None)

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from ..sync import LEAF, make_lock
 
+LIVE = -1
+"""How a job stands that is pending, gated or active."""
 DONE, DEAD, GONE, FREED, AGAIN = range(5)
 """A job completed; failed for good; is gone without having completed; is waited for by nobody any
 more, and left a proof; and: everything is to be looked at again."""
