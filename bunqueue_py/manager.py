@@ -31,7 +31,7 @@ from .event_hub import EventHub
 from .ids import Ids, SystemIds
 from .model.checks import checked_iterable
 from .model.failure import bounded, describe
-from .model.flow_node import FlowNode, planned, Planned
+from .model.flow_node import FlowNode, Planned, planned
 from .model.options import (
     MAX_BATCH,
     MAX_PRIORITY,

@@ -1,4 +1,8 @@
-"""`Job`: what users hold of a job, a snapshot with verbs."""
+"""`Job`: what users hold of a job, a snapshot with verbs.
+
+It is over 400 lines because it is a façade: every attribute and verb that a job has, none with
+logic of its own.
+"""
 
 from __future__ import annotations
 

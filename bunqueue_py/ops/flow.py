@@ -34,7 +34,7 @@ from ..stores.dependencies import AGAIN, DEAD, DONE, FREED, GONE, LIVE, Effect
 from ..types import FailureReason
 from .finish import emit, finalize
 from .mark import mark
-from .outcomes import FALLBACK_MS, links_of, mark_edges, unpin_proof
+from .outcomes import FALLBACK_MS, links_of, mark_edges, note, unpin_proof
 from .recover import enter
 
 _NESTED = 1_000
@@ -184,7 +184,9 @@ def gated_anew(state: State, queue: QueueState, record: JobRecord, now: int) -> 
     links = links_of(record)
     if links is None:
         return False
-    begin_waiting(state, record, links)
+    if begin_waiting(state, record, links) is not None:
+        # it has failed since it was asked for: once the job waits, it is told
+        note(state, queue.shard, Effect(AGAIN, "", ""))
     if not links.unmet:
         return False
     record.gate(now)
@@ -333,8 +335,11 @@ def review(state: State, record: JobRecord, links: Links) -> Failure | None:
         seen = look(state, job_id)
         if seen.kind == DONE:
             links.settle(job_id, MET)
-        elif record.state == GATED and seen.kind != LIVE and status_of(code) == UNMET:
+        elif (
+            record.state == GATED
+            and seen.kind != LIVE
             # an earlier one may have let it go
-            if status_of(links.edges[job_id]) == UNMET:
-                failure = failure or apply_failure(links, job_id, seen)
+            and status_of(links.edges[job_id]) == UNMET
+        ):
+            failure = failure or apply_failure(links, job_id, seen)
     return failure

@@ -8,8 +8,9 @@ from typing import Any
 from ..errors import BunqueueError, StorageError
 from ..model.checks import MAX_NAME, checked_name, checked_queue_name
 from ..model.claim import Claim
+from ..model.job import JobRecord
 from ..model.options import JobSpec
-from ..model.own import NAMED, checked_key
+from ..model.own import NAMED, Own, checked_key
 from ..model.snapshot import JobSnapshot, new_fields
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN

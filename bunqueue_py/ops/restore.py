@@ -28,8 +28,8 @@ from .fail import end_run, wait_before_retry
 from .finish import finalize
 from .flow import drain, look_again
 from .give_back import give_back
-from .outcomes import EDGES_KIND, PROOF_KIND
 from .mark import QUEUE_KIND, mark, mark_group, mark_held, mark_new, mark_queue
+from .outcomes import EDGES_KIND, PROOF_KIND
 from .recover import STRAY_SHARE, Found, make_anew
 from .restore_ties import Ties
 from .retention import trim

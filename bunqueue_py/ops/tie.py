@@ -66,7 +66,7 @@ def tie_batch(state: State, drafts: Drafts, specs: Sequence[Any]) -> Batch:
     before: list[list[int]] = []
     known_done: set[str] = set()
     for i, (record, own) in enumerate(drafts):
-        inside: dict[int, str] = {}
+        inside: dict[int, int] = {}
         for n, value in enumerate(() if own is None else own.depends_on):
             if isinstance(value, str):
                 continue

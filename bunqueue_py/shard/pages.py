@@ -1,11 +1,11 @@
 """A walk through one queue's jobs, a page at a time, that nothing has to be kept for. Guarded.
 
 The walk goes through the structures in an order that jobs do not follow: those that are finished,
-those that wait for others, the active, the delayed, the ready, those of groups last and by the number of the group, once
-through their lanes and once through their heaps. What has been passed is passed by key. A job that
-changes its place either goes where the walk has been, or it has a new key there: an admission
-number or a number of arrival that was not yet drawn when the walk began. So no job comes twice,
-and one that stays where it is comes once.
+those that wait for others, the active, the delayed, the ready, those of groups last and by the
+number of the group, once through their lanes and once through their heaps. What has been passed is
+passed by key. A job that changes its place either goes where the walk has been, or it has a new key
+there: an admission number or a number of arrival that was not yet drawn when the walk began. So no
+job comes twice, and one that stays where it is comes once.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def first_page(queue: QueueState) -> Cursor:
 
 
 def next_page(queue: QueueState, at: Cursor, limit: int) -> tuple[list[JobRecord], Cursor]:
-    """Up to `limit` records (of finished, gated or active jobs a 32nd of them, if that is more) and the
-    cursor after them; a page may be empty before the `END`.
+    """Up to `limit` records (of finished, gated or active jobs a 32nd of them, if that is more) and
+    the cursor after them; a page may be empty before the `END`.
 
     O(limit), but for the way to the page: O(log n) for what is delayed, in the heap or in a group
     (however many groups there are), a turn of the lane (half a millisecond in a million), a step

@@ -134,6 +134,11 @@ BAD: dict[str, list[object]] = {
     "stack_trace_limit": [*BAD_INTS, -1, 1001],
     "stall_timeout": [*BAD_DURATIONS, *NOT_ZERO],
     "durable": BAD_BOOLS,
+    "depends_on": [
+        None, 5, 5.0, True, "abc", b"abc", {"a"}, {"a": 1}, iter(["a"]), object(),
+        [None], [5], [b"a"], [["a"]], [JobSpec("of no call")], ["x"] * 10_001,
+    ],
+    "on_dependency_failure": ["", "Fail", "fail_parent", None, 0, True, b"fail", ["fail"]],
 }  # fmt: skip
 GOOD: dict[str, list[object]] = {
     "priority": [0, 1, -1, -1_000_000, 1_000_000],
@@ -161,6 +166,8 @@ GOOD: dict[str, list[object]] = {
     "stack_trace_limit": [0, 10, 1000],
     "stall_timeout": [0.001, 1e-9, 5, LONGEST, None],
     "durable": [True, False],
+    "depends_on": [(), []],
+    "on_dependency_failure": ["fail", "wait", "ignore"],
 }  # fmt: skip
 NEEDS: dict[str, dict[str, Any]] = {"group_limit": {"group": "acme"}}
 """What an option cannot do without."""
