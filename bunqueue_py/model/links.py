@@ -30,7 +30,8 @@ INLINE_EDGES = 32
 change of state does not write them all again."""
 EDGES_A_ROW = 256
 
-_STATUS = 7
+STATUS = 7
+"""The bits of an edge that say how it stands."""
 _POLICY_SHIFT = 3
 _CHILD = 64
 _PARTS = 2  # an id and a code
@@ -48,12 +49,12 @@ def edge(policy: int, *, child: bool) -> int:
 
 def status_of(code: int) -> int:
     """How the edge stands."""
-    return code & _STATUS
+    return code & STATUS
 
 
 def policy_of(code: int) -> int:
     """What the failure of the other job does."""
-    return code >> _POLICY_SHIFT & _STATUS
+    return code >> _POLICY_SHIFT & STATUS
 
 
 def is_child(code: int) -> bool:
@@ -73,7 +74,9 @@ class Links:
     """The edges of one job, in the order in which they came.
 
     `unmet` counts those that it waits for. `parent_id` is the job of which it is a child, and
-    `on_failure` what its final failure does to that one.
+    `on_failure` what its final failure does to that one. Children of one parent that wait for
+    nothing share one object: whoever gives such a job an edge gives it `Links` of its own first
+    (`owned`), and so does whoever takes its parent from it.
     """
 
     __slots__ = ("_view", "edges", "on_failure", "parent_id", "unmet")
@@ -104,7 +107,7 @@ class Links:
         code = self.edges[job_id]
         if status_of(code) in (UNMET, LOOSE):
             self.unmet -= status_of(code) == UNMET
-            self.edges[job_id] = code & ~_STATUS | status
+            self.edges[job_id] = code & ~STATUS | status
             if status == DROPPED:
                 self._view = None
 
@@ -124,10 +127,15 @@ class Links:
         self._view = None
         return True
 
-    def leave_parent(self) -> None:
-        """The job is nobody's child any more."""
-        self.parent_id = None
-        self._view = None
+    def owned(self) -> Links:
+        """This one if it has edges, so belongs to one job; else a copy that does."""
+        return self if self.edges else Links(self.parent_id, self.on_failure)
+
+    def without_parent(self) -> Links:
+        """The same ties, but for those to a parent."""
+        copy = Links(None, self.on_failure)
+        put_edges(copy, self.edges.items())
+        return copy
 
     def waited_for(self) -> list[str]:
         """The ids of the unmet edges."""
@@ -136,7 +144,9 @@ class Links:
     def view(self) -> LinksView:
         """The copy that snapshots hold: the same one until an edge comes or goes."""
         view = self._view
-        if view is None:
+        if view is None and not self.edges:
+            view = self._view = LinksView(self.parent_id, (), ())
+        elif view is None:
             shown = [(i, c) for i, c in self.edges.items() if status_of(c) != DROPPED]
             view = self._view = LinksView(
                 self.parent_id,

@@ -46,8 +46,9 @@ class LetterView(NamedTuple):
 class Side:
     """What most jobs never have. `retired` holds (token, by a sweep?) of earlier deliveries.
 
-    `view` is the copy of one that has nothing but a group yet, the same for all jobs of that group:
-    it holds while there is no timeline, with which all history begins, and no progress.
+    `view` is the copy of one that has nothing but a group yet, the same for all jobs of that group,
+    or nothing but a parent, the same for its children: it holds while there is no timeline, with
+    which all history begins, and no progress.
     """
 
     __slots__ = (
@@ -86,6 +87,12 @@ class Side:
         self.tags: tuple[str, ...] = ()
         self.timeline: deque[tuple[str, int]] | None = None
         self.view: SideView | None = None
+
+    def twin(self) -> Side:
+        """Another that has, like this one, nothing but its ties and the view of them."""
+        made = Side()
+        made.links, made.view = self.links, self.view
+        return made
 
 
 class SideView(NamedTuple):

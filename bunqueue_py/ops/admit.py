@@ -75,7 +75,9 @@ def _admit(
         if record.unique_key is not None:
             take_key(state, queue, record, now)
         links = None if record.side is None else record.side.links
-        failure = None if links is None else begin_waiting(state, record, links, known_done)
+        failure = None
+        if links is not None and links.edges:
+            failure = begin_waiting(state, record, links, known_done)
         ready = False
         if links is not None and (links.unmet or failure is not None):
             record.gate(now, new=True)

@@ -178,7 +178,8 @@ def _orphan(state: State, job_id: str, parent_id: str) -> None:
         if state.index.get(job_id) is not record or links is None or links.parent_id != parent_id:
             return
         queue.shard.gate = BROKEN
-        links.leave_parent()
+        side = record.need_side()
+        side.links, side.view = links.without_parent(), None
         mark(queue, record)
         queue.shard.gate = OPEN
 

@@ -63,7 +63,7 @@ def complete(
     shard.completions += 1
     side = record.side
     if state.dependencies.dependents or (side is not None and side.links is not None):
-        record_end(state, queue, record)
+        record_end(state, queue, record, now)
     keep = record.options.remove_on_complete
     if keep is True:
         forget(state, queue, record, remember=True)
@@ -120,7 +120,7 @@ def finalize(
         }
         emit(state, queue, "failed", record.id, now, carried)
     if state.dependencies.dependents or links_of(record) is not None:
-        record_end(state, queue, record)
+        record_end(state, queue, record, now)
     keep = record.options.remove_on_fail
     if keep is True:
         forget(state, queue, record, remember=True)

@@ -21,6 +21,7 @@ from ..model.links import (
     LOOSE,
     MET,
     UNMET,
+    STATUS,
     WAIT,
     Links,
     is_child,
@@ -87,8 +88,7 @@ def begin_waiting(
             links.settle(job_id, MET)
         elif seen.kind != LIVE:
             failure = failure or apply_failure(links, job_id, seen)
-    for job_id, code in links.edges.items():
-        if status_of(code) == MET:
+        if status_of(links.edges[job_id]) == MET:
             state.results.pin(job_id)
     return failure
 
@@ -133,11 +133,13 @@ def let_go(state: State, queue: QueueState, record: JobRecord, now: int) -> None
     The caller has marked the gate."""
     del queue.gated[record.id]
     record.unblock(now)
-    ready = queue.place(record, now)
-    mark(queue, record)
-    links = links_of(record)
-    if links is not None:
-        mark_edges(queue, record, links)
+    # where nothing else is ready, it takes the quick way of those that come in
+    ready = queue.place(record, now, in_order=queue.groups is None and not len(queue.ready))
+    if queue.shard.dirty is not None:
+        mark(queue, record)
+        links = links_of(record)
+        if links is not None:
+            mark_edges(queue, record, links)
     if state.events.any:
         seen = queue.state_of(record, now, state.wall())
         emit(state, queue, "unblocked", record.id, now, {"state": str(seen)})
@@ -202,35 +204,37 @@ def drain(state: State, *, force: bool = False) -> int:
     """Applies what has been noted, until nothing is left; returns how much that was. Called with no
     lock held. One thread at a time does it; `force`: whoever was at it may have been broken off."""
     dependencies = state.dependencies
-    if not dependencies.begin(state.now(), force=force):
-        return 0
+    pending = dependencies.pending
     applied = 0
-    try:
-        while True:
-            effect = dependencies.first()
-            if effect is None:
-                return applied
-            _apply(state, effect)
-            dependencies.applied(effect)
-            applied += 1
-    except ManagerClosedError:
-        # what the file holds says the same, and the next opening applies it
-        dependencies.give_up()
-        return applied
-    except BaseException:
-        dependencies.give_up()
-        state.alarm.set(state.now() + FALLBACK_MS)
-        raise
+    # Whoever notes something after the last look finds the turn free, or is seen by this one.
+    while pending and dependencies.begin(state.now(), force=force):
+        try:
+            while pending:
+                effect = pending[0]
+                _apply(state, effect)
+                # it stays until it is applied; a forced drain may be at the same one
+                if pending and pending[0] is effect:
+                    pending.popleft()
+                applied += 1
+        except ManagerClosedError:
+            # what the file holds says the same, and the next opening applies it
+            return applied
+        except BaseException:
+            state.alarm.set(state.now() + FALLBACK_MS)
+            raise
+        finally:
+            dependencies.end()
+    return applied
 
 
 def _apply(state: State, effect: Effect) -> None:
-    if effect.kind == AGAIN:
-        look_again(state)
+    if effect.kind <= GONE:
+        for job_id in state.dependencies.waiting_for(effect.job_id):
+            _tell(state, job_id, effect)
     elif effect.kind == FREED:
         _free_proof(state, effect)
     else:
-        for job_id in state.dependencies.waiting_for(effect.job_id):
-            _tell(state, job_id, effect)
+        look_again(state)
 
 
 def _tell(state: State, job_id: str, effect: Effect) -> None:
@@ -242,11 +246,19 @@ def _tell(state: State, job_id: str, effect: Effect) -> None:
     with queue.lock:
         if shard.gate:
             enter(state, shard)
-        links = links_of(record)
+        side = record.side
+        links = None if side is None else side.links
         code = None if links is None else links.edges.get(effect.job_id)
         if record.state <= FAILED and links is not None and code is not None:
             shard.gate = BROKEN
-            _settle_edge(state, queue, record, links, code, effect)
+            if effect.kind == DONE and record.state == GATED and not code & STATUS:
+                # the usual one, in line
+                links.edges[effect.job_id] = code | MET
+                links.unmet -= 1
+                if not links.unmet:
+                    let_go(state, queue, record, state.now())
+            else:
+                _settle_edge(state, queue, record, links, code, effect)
             shard.gate = OPEN
     if shard.after:
         shard.call_after()
@@ -266,6 +278,8 @@ def _settle_edge(
     failure = None
     if effect.kind == DONE:
         links.settle(other, MET)
+        if links.unmet:
+            return
     else:
         seen = look(state, other)
         # one that was retried since may yet complete; a run that is under way is not broken off
@@ -314,6 +328,9 @@ def look_again(state: State) -> None:
             if shard.gate:
                 enter(state, shard)
             links = links_of(record)
+            strays = [other for other in others if links is None or other not in links.edges]
+            if strays:
+                state.dependencies.unregister(job_id, strays)
             if links is None or record.state not in (PENDING, GATED, ACTIVE, FAILED):
                 continue
             shard.gate = BROKEN

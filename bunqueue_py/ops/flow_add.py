@@ -17,7 +17,8 @@ from ..model.flow_node import MAX_LEVELS, Planned
 from ..model.job import ACTIVE, GATED, PENDING, REMOVED, JobRecord
 from ..model.links import Links, checked_policy
 from ..model.own import NAMED, Own
-from ..model.snapshot import JobSnapshot
+from ..model.side import Side, side_view
+from ..model.snapshot import JobSnapshot, new_fields
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN, Shard
 from ..state import State
@@ -27,7 +28,7 @@ from .admit import admitted, group_full
 from .archive import missing, not_found
 from .commit import refuse, settle
 from .draft import draft
-from .mark import mark
+from .mark import mark, mark_new
 from .outcomes import links_of, mark_edges
 from .push import find_queue
 from .recover import enter
@@ -89,8 +90,12 @@ def add_flows(
         try:
             if owner is not None:
                 _adopt(state, owner, drafts[-1].record, now)
+            quiet = not state.events.any
             jobs = [
-                admitted(state, d.record.queue, d.record, d.own, now, known_done) for d in drafts
+                _leaf(state, d.record, now)
+                if quiet and d.own is NAMED and _is_leaf(d.record)
+                else admitted(state, d.record.queue, d.record, d.own, now, known_done)
+                for d in drafts
             ]
         except BaseException:
             _undo(owner, drafts)
@@ -121,11 +126,22 @@ def _drafts(
     drafts = [_drafted(state, place) for place in plan]
     before: str | None = None
     policy = 0
+    leaves: dict[tuple[str, int], Side] = {}
     for place, d in zip(plan, drafts, strict=True):
         above = None if place.parent is None else drafts[place.parent].record.id
         if place.parent is None and parent is not None:
             above = parent.job_id
-        links = Links(above, checked_policy(place.node.on_failure))
+        on_failure = checked_policy(place.node.on_failure)
+        if d.own is NAMED and above is not None and not place.children:
+            # of a parent with very many children, most are such
+            side = leaves.get((above, on_failure))
+            if side is None:
+                side = leaves[above, on_failure] = Side()
+                side.links = Links(above, on_failure)
+                side.view = side_view(side)
+            d.record.side = side.twin()
+            continue
+        links = Links(above, on_failure)
         for child in place.children:
             links.add(
                 drafts[child].record.id,
@@ -309,14 +325,38 @@ def _way(state: State, start: str, goal: str) -> list[str] | None:
     return None
 
 
+def _is_leaf(record: JobRecord) -> bool:
+    """Whether it comes in as a plain job does, though it has a parent: `admitted` in short."""
+    side = record.side
+    return (
+        side is not None
+        and side.view is not None
+        and record.custom_id is None
+        and record.options.is_plain
+        and not record.queue.waiters.line
+    )
+
+
+def _leaf(state: State, record: JobRecord, now: int) -> JobSnapshot:
+    """Publishes it, where nobody is to be told."""
+    queue: QueueState = record.queue
+    record.created_ms = record.run_at_ms = record.entered_ms = now
+    queue.admitted += 1
+    queue.seq += 1
+    state.index[record.id] = record
+    queue.ready.admit(record, queue.seq)
+    mark_new(queue, record)
+    fields = new_fields(record, queue.name, now)
+    assert record.side is not None
+    return state.view(record.id, None, (*fields[:12], record.side.view, fields[13]))
+
+
 def _adopt(state: State, owner: JobRecord, child: JobRecord, now: int) -> None:
     """The parent has one more child; if it waited for its turn, it waits for the child now."""
     queue: QueueState = owner.queue
     side = owner.need_side()
-    links = side.links
-    if links is None:
-        links = side.links = Links()
-        side.view = None
+    links = side.links = Links() if side.links is None else side.links.owned()
+    side.view = None
     tie = links_of(child)
     links.add(child.id, 0 if tie is None else tie.on_failure, child=True)
     state.dependencies.register(owner.id, (child.id,))

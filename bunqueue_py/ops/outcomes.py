@@ -17,24 +17,25 @@ from ..stores.results import Proof
 EDGES_KIND = "edges"
 PROOF_KIND = "proof"
 
+_effect = Effect._make
 FALLBACK_MS = 30_000
 """When the scheduler drains, should whoever was to do it have been broken off."""
 
 
-def record_end(state: State, queue: QueueState, record: JobRecord) -> None:
+def record_end(state: State, queue: QueueState, record: JobRecord, now: int) -> None:
     """The record has just completed or failed for good. Whoever waits for it will be told; one that
     completed needs nobody any more, while one that failed may yet be retried."""
     job_id = record.id
     done = record.state == COMPLETED
     if job_id in state.dependencies.dependents:
-        if done:
+        if done and record.result_size >= 0:
             state.results.pin(job_id)
-        note(state, queue.shard, Effect(DONE if done else DEAD, job_id, queue.name))
-    links = links_of(record)
-    if links is not None:
+        note(state, queue.shard, _effect((DONE if done else DEAD, job_id, queue.name)), now)
+    side = record.side
+    if side is not None and side.links is not None and side.links.edges:
         if done:
-            release_edges(state, queue, record, links)
-        mark_edges(queue, record, links)
+            release_edges(state, queue, record, side.links)
+        mark_edges(queue, record, side.links)
 
 
 def record_leave(state: State, queue: QueueState, record: JobRecord, was: int) -> bool:
@@ -59,13 +60,13 @@ def record_leave(state: State, queue: QueueState, record: JobRecord, was: int) -
     return True
 
 
-def note(state: State, shard: Shard, effect: Effect) -> None:
+def note(state: State, shard: Shard, effect: Effect, now: int | None = None) -> None:
     """The effect is applied by whoever releases the shard's lock."""
     dependencies = state.dependencies
     dependencies.pending.append(effect)
     if not shard.after or shard.after[-1] is not dependencies.drain:
         shard.after.append(dependencies.drain)  # type: ignore[arg-type]
-    due = state.now() + FALLBACK_MS
+    due = (state.now() if now is None else now) + FALLBACK_MS
     if due < state.alarm.due_ms:
         state.alarm.set(due)
 
@@ -86,13 +87,14 @@ def release_edges(state: State, queue: QueueState, record: JobRecord, links: Lin
 
 def free(state: State, shard: Shard, job_id: str) -> None:
     """Nobody waits for that job any more: its result is one of many, and so is its proof."""
-    state.results.unpin(job_id)
-    proof = state.proofs.pinned.get(job_id)
-    if proof is not None:
-        note(state, shard, Effect(FREED, job_id, proof.queue))
-    if job_id in state.dependencies.dependents:
-        # somebody has come meanwhile
-        state.results.pin(job_id)
+    results, proofs = state.results, state.proofs.pinned
+    if proofs and job_id in proofs:
+        note(state, shard, Effect(FREED, job_id, proofs[job_id].queue))
+    if results.pinned:
+        results.unpin(job_id)
+        if job_id in state.dependencies.dependents:
+            # somebody has come meanwhile
+            results.pin(job_id)
 
 
 # -- on disk -------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -36,11 +37,12 @@ class Dependencies:
     `drain` is what applies them; the manager sets it.
     """
 
-    __slots__ = ("_busy", "_lock", "_since_ms", "dependents", "drain", "pending")
+    __slots__ = ("_lock", "_since_ms", "_turn", "dependents", "drain", "pending")
 
     def __init__(self) -> None:
         self._lock = make_lock("dependencies", LEAF)
-        self._busy = False
+        #: no guard: whose turn it is to drain
+        self._turn = threading.Lock()
         self._since_ms = 0
         self.dependents: dict[str, dict[str, None]] = {}
         self.pending: deque[Effect] = deque()
@@ -60,7 +62,7 @@ class Dependencies:
     def unregister(self, job_id: str, waited_for: Iterable[str]) -> list[str]:
         """That job needs to know nothing of those any more; returns those of which now nobody
         needs to."""
-        freed = []
+        freed: list[str] = []
         with self._lock:
             dependents = self.dependents
             for other in waited_for:
@@ -74,8 +76,8 @@ class Dependencies:
 
     def waiting_for(self, job_id: str) -> tuple[str, ...]:
         """The ids of the jobs that are to be told of the end of that one."""
-        with self._lock:
-            return tuple(self.dependents.get(job_id, ()))
+        # one step of the interpreter, which needs no lock
+        return tuple(self.dependents.get(job_id, ()))
 
     def everything(self) -> dict[str, tuple[str, ...]]:
         """All of the reverse index."""
@@ -85,38 +87,24 @@ class Dependencies:
     # -- effects -----------------------------------------------------------------------------
 
     def begin(self, now: int, *, force: bool = False) -> bool:
-        """Whether the caller is to drain: nobody else is at it, and there is something. `force`:
+        """Whether the caller is to drain, and then to `end` it: nobody else is at it. `force`:
         whoever was at it may have been broken off."""
-        with self._lock:
-            if not self.pending or (self._busy and not force):
-                return False
-            self._busy = True
+        if self._turn.acquire(False):
             self._since_ms = now
             return True
+        return force
+
+    def end(self) -> None:
+        """The caller drains no longer. Whatever was noted meanwhile is for who noted it, or for the
+        caller to begin again with."""
+        try:
+            self._turn.release()
+        except RuntimeError:  # a drain was forced, and the other one ended first
+            return
 
     def busy_for(self, now: int) -> int:
         """For how long somebody has been draining; 0 if nobody is."""
-        with self._lock:
-            return now - self._since_ms if self._busy else 0
-
-    def first(self) -> Effect | None:
-        """The oldest effect, which stays; `None` ends the drain."""
-        with self._lock:
-            if self.pending:
-                return self.pending[0]
-            self._busy = False
-            return None
-
-    def applied(self, effect: Effect) -> None:
-        """That effect, if it still is the oldest, has been applied."""
-        with self._lock:
-            if self.pending and self.pending[0] is effect:
-                self.pending.popleft()
-
-    def give_up(self) -> None:
-        """The drain was broken off."""
-        with self._lock:
-            self._busy = False
+        return now - self._since_ms if self._turn.locked() else 0
 
     def check(self) -> None:
         """Asserts its invariants."""

@@ -33,6 +33,7 @@ BENCHMARKS = {
     "idle": "idle",
     "writer": "writer",
     "sqlite": "sqlite",
+    "flows": "flows",
 }
 """Names on the command line, and the modules that do the measuring."""
 

@@ -603,7 +603,7 @@ def test_a_drain_that_was_broken_off_is_made_up_for_half_a_minute_later(
     assert held is not None
     manager.ack(held)
     assert state(job) == "waiting-children"
-    assert dependencies.begin(manager._state.now())  # as one would that is then broken off
+    assert dependencies.begin(manager._state.now())  # by one that is then broken off
     clock.advance(seconds=29)
     manager.run_pending()
     assert state(job) == "waiting-children"
