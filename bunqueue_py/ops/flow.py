@@ -20,8 +20,8 @@ from ..model.links import (
     IGNORED,
     LOOSE,
     MET,
-    UNMET,
     STATUS,
+    UNMET,
     WAIT,
     Links,
     is_child,
@@ -43,12 +43,13 @@ _NESTED = 1_000
 
 
 class Seen(NamedTuple):
-    """How another job stands: `LIVE`, `DONE`, `DEAD` or `GONE`, in which queue, and with which
-    error."""
+    """How another job stands: `LIVE`, `DONE`, `DEAD` or `GONE`, in which queue, with which error,
+    and whether it has left, so that no retry can change it any more."""
 
     kind: int
     queue: str = ""
     error: str = ""
+    left: bool = False
 
 
 def look(state: State, job_id: str) -> Seen:
@@ -66,9 +67,9 @@ def look(state: State, job_id: str) -> Seen:
         proof = state.proofs.get(job_id)
         if proof is not None:
             if proof.failure is None:
-                return Seen(DONE, proof.queue)
-            return Seen(DEAD, proof.queue, proof.failure.error)
-    return Seen(GONE)
+                return Seen(DONE, proof.queue, left=True)
+            return Seen(DEAD, proof.queue, proof.failure.error, left=True)
+    return Seen(GONE, left=True)
 
 
 # -- whether to wait -----------------------------------------------------------------------------
@@ -98,7 +99,7 @@ def apply_failure(links: Links, job_id: str, seen: Seen) -> Failure | None:
     returns why it must fail."""
     code = links.edges[job_id]
     policy = policy_of(code)
-    if policy == WAIT and seen.kind == DEAD:
+    if policy == WAIT and not seen.left:
         return None
     if policy in (FAIL, WAIT):
         return dependency_failure(job_id, code, seen)
@@ -171,7 +172,7 @@ def failed_dependency(state: State, links: Links) -> str | None:
             continue
         seen = look(state, job_id)
         what = "child" if is_child(code) else "dependency"
-        if seen.kind == GONE:
+        if seen.left and seen.kind != DONE:
             return (
                 f"its {what} {job_id} was removed before it had completed; remove_dependency() "
                 "lets the job do without"
@@ -285,11 +286,9 @@ def _settle_edge(
         # one that was retried since may yet complete; a run that is under way is not broken off
         if record.state != GATED or status_of(code) == LOOSE or seen.kind not in (DEAD, GONE):
             return
-        if effect.kind == GONE:
-            seen = Seen(DEAD if seen.kind == DEAD else GONE, effect.queue, seen.error)
-            if policy_of(code) == WAIT:
-                failure = dependency_failure(other, code, seen)
-        failure = failure or apply_failure(links, other, seen)
+        if seen.kind == GONE:
+            seen = seen._replace(queue=effect.queue)
+        failure = apply_failure(links, other, seen)
     if record.state == GATED:
         settle_gated(state, queue, record, failure, state.now())
 

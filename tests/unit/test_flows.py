@@ -409,7 +409,7 @@ def test_an_exception_in_the_middle_of_adding_leaves_nothing(
         return real(*arguments)
 
     monkeypatch.setattr(flow_add, "admitted", breaks)
-    node = FlowNode("q", "t", children=[FlowNode(f"q{n}", "x") for n in range(6)])
+    node = FlowNode("q", "t", children=[FlowNode(f"q{n}", "x", tags=["t"]) for n in range(6)])
     with pytest.raises(KeyboardInterrupt):
         parent.add_child(node)
     monkeypatch.setattr(flow_add, "admitted", real)
