@@ -22,7 +22,7 @@ from ..model.links import (
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
-from ..stores.dependencies import DEAD, DONE, LIVE
+from ..stores.dependencies import DEAD, DONE, GONE, LIVE
 from . import archive
 from .commit import keep_up
 from .control import find, still_there
@@ -41,7 +41,9 @@ def values(state: State, job_id: str, offset: int, limit: int | None) -> dict[st
     found: dict[str, Any] = {}
     stop = None if limit is None else offset + limit
     for other, code in islice(_edges(state, job_id), offset, stop):
-        if status_of(code) == MET or look(state, other).kind == DONE:
+        kind = look(state, other).kind
+        # one that completed and was retried since has no result, or will have another
+        if kind == DONE or (status_of(code) == MET and kind == GONE):
             found[other] = _value(state, job_id, other)
     return found
 

@@ -31,11 +31,11 @@ from ..model.links import (
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
-from ..stores.dependencies import AGAIN, DEAD, DONE, FREED, GONE, LIVE, Effect
+from ..stores.dependencies import AGAIN, DEAD, DONE, FREED, GONE, KEPT, LIVE, Effect
 from ..types import FailureReason
 from .finish import emit, finalize
 from .mark import mark
-from .outcomes import FALLBACK_MS, links_of, mark_edges, note, unpin_proof
+from .outcomes import FALLBACK_MS, links_of, mark_edges, note, pin_proof, unpin_proof
 from .recover import enter
 
 _NESTED = 1_000
@@ -89,8 +89,12 @@ def begin_waiting(
             links.settle(job_id, MET)
         elif seen.kind != LIVE:
             failure = failure or apply_failure(links, job_id, seen)
-        if status_of(links.edges[job_id]) == MET:
+    for job_id, code in links.edges.items():
+        if status_of(code) == MET:
             state.results.pin(job_id)
+            proof = None if job_id in state.index else state.proofs.get(job_id)
+            if proof is not None and job_id not in state.proofs.pinned:
+                note(state, record.queue.shard, Effect(KEPT, job_id, proof.queue))
     return failure
 
 
@@ -134,8 +138,9 @@ def let_go(state: State, queue: QueueState, record: JobRecord, now: int) -> None
     The caller has marked the gate."""
     del queue.gated[record.id]
     record.unblock(now)
-    # where nothing else is ready, it takes the quick way of those that come in
-    ready = queue.place(record, now, in_order=queue.groups is None and not len(queue.ready))
+    # in an empty lane, which has no stale mark of it either, it takes the way of those that come in
+    empty = not (queue.ready.lane.records or record.priority or queue.ready.heaped)
+    ready = queue.place(record, now, in_order=empty and queue.groups is None)
     if queue.shard.dirty is not None:
         mark(queue, record)
         links = links_of(record)
@@ -232,8 +237,8 @@ def _apply(state: State, effect: Effect) -> None:
     if effect.kind <= GONE:
         for job_id in state.dependencies.waiting_for(effect.job_id):
             _tell(state, job_id, effect)
-    elif effect.kind == FREED:
-        _free_proof(state, effect)
+    elif effect.kind in (FREED, KEPT):
+        _judge_proof(state, effect)
     else:
         look_again(state)
 
@@ -293,8 +298,8 @@ def _settle_edge(
         settle_gated(state, queue, record, failure, state.now())
 
 
-def _free_proof(state: State, effect: Effect) -> None:
-    """Nobody waits any more for a job that left a proof, unless somebody has come since."""
+def _judge_proof(state: State, effect: Effect) -> None:
+    """The proof of a job that left is pinned while somebody needs it, and only then."""
     queue = state.queues.get(effect.queue)
     if queue is None:
         return
@@ -302,8 +307,14 @@ def _free_proof(state: State, effect: Effect) -> None:
     with queue.lock:
         if shard.gate:
             enter(state, shard)
-        if effect.job_id not in state.dependencies.dependents:
-            unpin_proof(state, queue, effect.job_id)
+        job_id, proofs = effect.job_id, state.proofs
+        needed = job_id in state.dependencies.dependents
+        if not needed:
+            unpin_proof(state, queue, job_id)
+        elif job_id not in state.index and job_id not in proofs.pinned:
+            proof = proofs.get(job_id)
+            if proof is not None:
+                pin_proof(state, queue, job_id, proof)
 
 
 def look_again(state: State) -> None:

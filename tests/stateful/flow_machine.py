@@ -1,7 +1,7 @@
-"""A state machine of its own for jobs that wait for jobs, over memory and over a file that crashes.
+"""A state machine of its own for jobs that wait for jobs, over memory and over a file.
 
-The other machines have all verbs but these; here are these, and few others: what the priority or the
-group of a job is does nothing to what waits for what.
+The other machines have all verbs but these. Here are these, and few others: what the priority or
+the group of a job is does nothing to what waits for what.
 """
 
 from __future__ import annotations
