@@ -15,6 +15,7 @@ from .model.failure import describe
 from .ops import ack, begin, fail, leases, limits, park, pull, push, recover
 from .shard.waiters import Waiter
 from .state import State
+from .sync import contention
 from .tasks.scheduler import Report, Task, TaskLoop
 from .types import Outcome
 
@@ -49,6 +50,9 @@ class EngineBackend:
         return pull.pull(  # type: ignore[return-value]
             self._state, queue, limit, None, lease_ms, owner, handle, claim=True
         )
+
+    def mark_begun(self, job_id: str, token: str | None) -> None:
+        begin.mark_begun(self._state, job_id, token)
 
     def settle(
         self, items: Sequence[tuple[str, str | None, bytes | None]]
@@ -103,6 +107,9 @@ class EngineBackend:
 
     def watched(self, queue: str) -> Container[str]:
         return self._state.shards.of(queue).watched
+
+    def contended(self, queue: str) -> Callable[[], bool]:
+        return contention(self._state.shards.of(queue).lock)
 
     def bound_groups(self, queue: str, worker: object, bound: int | None) -> None:
         limits.set_default(self._state, queue, worker, bound)
