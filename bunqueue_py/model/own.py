@@ -55,9 +55,12 @@ def own_options(given: dict[str, Any], wall: Callable[[], int]) -> Given:
     tags = _tags(given.pop("tags", ()))
     key, claim = checked_key(given.pop("deduplication", None))
     group, limit = _group(given.pop("group", None), given.pop("group_limit", None))
-    depends_on, policy = dependency_options(
-        given.pop("depends_on", ()), given.pop("on_dependency_failure", "fail")
-    )
+    depends_on: tuple[object, ...] = ()
+    policy = FAIL
+    if "depends_on" in given or "on_dependency_failure" in given:
+        depends_on, policy = dependency_options(
+            given.pop("depends_on", ()), given.pop("on_dependency_failure", "fail")
+        )
     own = NAMED
     if delay_ms or run_at_ms is not None or tags or group is not None or depends_on:
         own = Own(delay_ms, run_at_ms, tags, group, limit, depends_on, policy)

@@ -19,7 +19,7 @@ from .mark import mark, mark_held, mark_new
 from .outcomes import mark_edges
 from .tie import needed_owner, unknown_dependency
 
-_NOTHING: frozenset[str] = frozenset()
+NOTHING: frozenset[str] = frozenset()
 _WAITING, _PRIORITIZED = JobState.WAITING, JobState.PRIORITIZED
 
 
@@ -29,7 +29,7 @@ def admitted(
     record: JobRecord,
     own: Own | None,
     now: int,
-    known_done: frozenset[str] = _NOTHING,
+    known_done: frozenset[str] = NOTHING,
 ) -> JobSnapshot:
     """`_admit`, and what its caller is to see of it."""
     admitted, job_state = _admit(state, queue, record, own, now, known_done)
@@ -117,7 +117,7 @@ def refusal(
     record: JobRecord,
     own: Own,
     now: int,
-    known_done: frozenset[str] = _NOTHING,
+    known_done: frozenset[str] = NOTHING,
 ) -> BunqueueError | None:
     """Why the job must not come in now, for a reason that lies in what is here; changes nothing."""
     refused: BunqueueError | None = None

@@ -240,7 +240,7 @@ def evict(state: State, queue: QueueState, limit: int) -> None:
     dependents = state.dependencies.dependents
     for record in leaving:
         job_id = record.id
-        if job_id in dependents:
+        if dependents and job_id in dependents:
             pin_proof(state, queue, job_id, proofs[job_id])
         if kept and record.options.remove_on_complete is False:
             leave(queue, record)

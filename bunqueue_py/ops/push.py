@@ -16,7 +16,7 @@ from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
 from ..types import DEFAULT_HOLD, DEFAULT_MODE, Deduplication
-from .admit import admitted, refusal
+from .admit import NOTHING, admitted, refusal
 from .commit import cut_short, first_durable, refuse, settle
 from .draft import draft_batch, new_record
 from .draft import encode as encode
@@ -43,7 +43,7 @@ def push(
 ) -> JobSnapshot:
     """Admits one job, or finds the one of its custom id or key."""
     storage = state.storage
-    known_done: frozenset[str] = frozenset()
+    known_done = NOTHING
     queue = state.queues.get(queue_name)
     if queue is None:
         checked_queue_name(queue_name)
@@ -70,7 +70,9 @@ def push(
         if shard.gate:
             enter(state, shard)
         now = state.now()
-        if own is not None:
+        if own is not None and (
+            own.group_limit is not None or own.depends_on or state.dependencies.dependents
+        ):
             refused = refusal(state, queue, record, own, now, known_done)
             if refused is not None:
                 raise refused
@@ -270,7 +272,9 @@ def push_batch(
                 if shard.dirty is not None:
                     mark_new(queue, record)
             else:
-                if own is not None:
+                if own is not None and (
+                    own.group_limit is not None or state.dependencies.dependents
+                ):
                     full = refusal(state, queue, record, own, now)
                     if full is not None:
                         break

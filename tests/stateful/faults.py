@@ -196,7 +196,7 @@ MUTATIONS = (
         ("tests/stateful/test_moments.py",),
     ),
     Mutation(
-        "a dependent looks before it registers",
+        "a job that waits is not registered",
         "ops/flow.py",
         r"( +)(state\.dependencies\.register\(record\.id, links\.edges\))\n( +failure = None\n)",
         r"\3\1links.edges or state\n",
