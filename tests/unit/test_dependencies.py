@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -633,3 +634,32 @@ def test_without_dependencies_nothing_is_kept_for_them(manager: QueueManager, qu
         pass
     dependencies = manager._state.dependencies
     assert (len(dependencies.dependents), len(dependencies.pending)) == (0, 0)
+
+
+def test_a_dependency_that_only_the_file_has_is_known_and_leaves_a_proof_when_it_is_cleaned(
+    clock: VirtualClock, tmp_path: Path
+) -> None:
+    config = ManagerConfig(keep_completed=None, max_completed_bytes=1)
+    path = tmp_path / "kept.db"
+    with QueueManager(path, clock=clock, background=False, config=config) as manager:
+        queue, other = Queue("a", manager), Queue("b", manager)
+        first = queue.add("first")
+        run(queue, "kept")
+        manager.flush()
+        for _ in range(3):
+            queue.add("more")
+            run(queue)
+            manager.flush()
+        assert first.id not in manager._state.index
+        manager._state.proofs._chunks.clear()
+        manager._state.proofs._chunks.append({})
+        blocker = other.add("blocker")
+        job = other.add("job", depends_on=[first, blocker])
+        assert job.children_values() == {first.id: "kept"}
+        clock.advance(seconds=1)
+        assert first.id in queue.clean(0, state="completed")
+        manager.flush()
+    with QueueManager(path, clock=clock, background=False, config=config) as manager:
+        run(Queue("b", manager))
+        assert str(manager.get_state(job)) == "waiting"
+        check(manager._state)
