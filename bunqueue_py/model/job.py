@@ -291,7 +291,11 @@ class JobRecord:
         """gated -> pending: nothing holds it back any more."""
         if self.state != GATED:
             raise self._illegal("pending")
-        self._traced("unblocked", now)
+        side = self.side
+        if side is not None and side.timeline is not None:
+            side.timeline.append(("unblocked", now))
+        else:
+            self._traced("unblocked", now)
         self.entered_ms = now
         self.key = NOWHERE
         self.state = PENDING

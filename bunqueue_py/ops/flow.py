@@ -213,7 +213,7 @@ def drain(state: State, *, force: bool = False) -> int:
     pending = dependencies.pending
     applied = 0
     # Whoever notes something after the last look finds the turn free, or is seen by this one.
-    while pending and dependencies.begin(state.now(), force=force):
+    while pending and dependencies.begin(force=force):
         try:
             while pending:
                 effect = pending[0]

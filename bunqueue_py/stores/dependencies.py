@@ -38,12 +38,13 @@ class Dependencies:
     `drain` is what applies them; the manager sets it.
     """
 
-    __slots__ = ("_lock", "_since_ms", "_turn", "dependents", "drain", "pending")
+    __slots__ = ("_head", "_lock", "_since_ms", "_turn", "dependents", "drain", "pending")
 
     def __init__(self) -> None:
         self._lock = make_lock("dependencies", LEAF)
         #: no guard: whose turn it is to drain
         self._turn = threading.Lock()
+        self._head: Effect | None = None
         self._since_ms = 0
         self.dependents: dict[str, dict[str, None]] = {}
         self.pending: deque[Effect] = deque()
@@ -87,13 +88,10 @@ class Dependencies:
 
     # -- effects -----------------------------------------------------------------------------
 
-    def begin(self, now: int, *, force: bool = False) -> bool:
+    def begin(self, *, force: bool = False) -> bool:
         """Whether the caller is to drain, and then to `end` it: nobody else is at it. `force`:
         whoever was at it may have been broken off."""
-        if self._turn.acquire(False):
-            self._since_ms = now
-            return True
-        return force
+        return self._turn.acquire(False) or force
 
     def end(self) -> None:
         """The caller drains no longer. Whatever was noted meanwhile is for who noted it, or for the
@@ -103,9 +101,13 @@ class Dependencies:
         except RuntimeError:  # a drain was forced, and the other one ended first
             return
 
-    def busy_for(self, now: int) -> int:
-        """For how long somebody has been draining; 0 if nobody is."""
-        return now - self._since_ms if self._turn.locked() else 0
+    def stuck_for(self, now: int) -> int:
+        """For how long somebody has been at the same effect, as far as those who ask this have
+        seen; 0 if nobody is at any."""
+        head = self.pending[0] if self.pending and self._turn.locked() else None
+        if head is None or head is not self._head:
+            self._head, self._since_ms = head, now
+        return now - self._since_ms
 
     def check(self) -> None:
         """Asserts its invariants."""

@@ -9,11 +9,11 @@ from .scheduler import Report
 
 
 def tick(state: State) -> Report:
-    """Drains, unless somebody is at it and has been for less than half a minute. It is due again
-    for as long as something is left."""
+    """Drains, unless somebody is at it; if that has been at one and the same effect for half a
+    minute, it was broken off. It is due again for as long as something is left."""
     if not state.dependencies.pending:
         return Report(0, None)
-    stuck = state.dependencies.busy_for(state.now()) >= FALLBACK_MS
+    stuck = state.dependencies.stuck_for(state.now()) >= FALLBACK_MS
     done = drain(state, force=stuck)
     left = bool(state.dependencies.pending)
     return Report(done, state.now() + FALLBACK_MS if left else None)
