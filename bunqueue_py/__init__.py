@@ -14,6 +14,8 @@ The layers, downward only:
 
 import logging as _logging
 
+from .client.flow_producer import FlowProducer as FlowProducer
+from .client.flow_producer import FlowResult as FlowResult
 from .client.job import Ack as Ack
 from .client.job import DlqEntry as DlqEntry
 from .client.job import Job as Job
@@ -26,6 +28,7 @@ from .errors import BulkAddError as BulkAddError
 from .errors import BunqueueError as BunqueueError
 from .errors import CronError as CronError
 from .errors import DuplicateJobError as DuplicateJobError
+from .errors import FlowError as FlowError
 from .errors import ForkedManagerError as ForkedManagerError
 from .errors import GroupFullError as GroupFullError
 from .errors import JobFailedError as JobFailedError
@@ -42,6 +45,7 @@ from .errors import StorageFullError as StorageFullError
 from .errors import StorageLockedError as StorageLockedError
 from .errors import UnrecoverableError as UnrecoverableError
 from .errors import ValidationError as ValidationError
+from .errors import WaitForChildren as WaitForChildren
 from .errors import WaitTimeoutError as WaitTimeoutError
 from .manager import QueueManager as QueueManager
 from .model.backoff import Backoff as Backoff
@@ -54,6 +58,7 @@ from .model.figures import QueueStats as QueueStats
 from .model.figures import StorageStats as StorageStats
 from .model.figures import Throughput as Throughput
 from .model.figures import Totals as Totals
+from .model.flow_node import FlowNode as FlowNode
 from .model.health import HealthReport as HealthReport
 from .model.health import OverdueHandler as OverdueHandler
 from .model.health import StorageStatus as StorageStatus

@@ -14,7 +14,7 @@ from .client.protocol import Closable, WaitHandle
 from .clock import Clock
 from .errors import StorageError
 from .model.failure import describe
-from .ops import ack, begin, fail, leases, limits, owners, pull, push, recover, staff
+from .ops import ack, begin, fail, leases, limits, owners, park, pull, push, recover, staff
 from .registry.workers import Card, WorkerEntry
 from .shard.waiters import Waiter
 from .state import State
@@ -96,6 +96,9 @@ class EngineBackend:
 
     def decode(self, data: bytes) -> Any:
         return self._state.loads(data)
+
+    def park(self, job_id: str, token: str | None) -> bool:
+        return park.park(self._state, job_id, token)
 
     def give_back(self, job_id: str, token: str | None) -> bool:
         return leases.release(self._state, job_id, token, 0)

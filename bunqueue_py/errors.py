@@ -97,6 +97,11 @@ class CronError(BunqueueError, ValueError):
         self.field = field
 
 
+class FlowError(BunqueueError):
+    """Jobs cannot be tied together so: a dependency that nobody knows, a cycle, a flow that is too
+    deep or too large, a custom id that a live job has. Nothing has been changed."""
+
+
 class JobFailedError(BunqueueError):
     """The awaited job failed for good. Attributes: `job_id`, `reason`, `error`, `stacktrace`."""
 
@@ -160,3 +165,18 @@ class UnrecoverableError(BunqueueError):
     ...
     bunqueue_py.errors.UnrecoverableError: the account is closed
     """
+
+
+class WaitForChildren(BunqueueError):
+    """Raised by a handler: its run ends, no attempt charged, and the job waits in
+    `waiting-children` until the children that it has (`job.add_child`) are done; then its handler
+    is called again, and `job.children_values()` has their results.
+
+    >>> raise WaitForChildren()
+    Traceback (most recent call last):
+    ...
+    bunqueue_py.errors.WaitForChildren: the job waits for its children
+    """
+
+    def __init__(self, message: str = "the job waits for its children") -> None:
+        super().__init__(message)

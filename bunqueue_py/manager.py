@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -34,6 +34,7 @@ from .ids import Ids, SystemIds
 from .model.checks import checked_iterable
 from .model.failure import bounded, describe
 from .model.figures import ManagerStats, MinuteCount
+from .model.flow_node import FlowNode, Planned, planned
 from .model.health import HealthReport
 from .model.job_logs import LogEntry, LogPage, checked_line
 from .model.options import (
@@ -65,12 +66,15 @@ from .observe.webhooks import Webhooks
 from .ops import ack as ops_ack
 from .ops import (
     change,
+    children,
     clean,
     control,
     cut,
     dead_letters,
     deduplicate,
     fail,
+    flow,
+    flow_add,
     leases,
     limits,
     logs,
@@ -186,6 +190,7 @@ class QueueManager:
         self._loop = TaskLoop("scheduler", state.clock, state.alarm, threaded=background)
         self._beat = TaskLoop("beat", state.clock, state.beat, threaded=background)
         self._checks = checks = Checks(state, Duty(state.alarm))
+        state.dependencies.drain = partial(flow.drain, state)
         self._backend = EngineBackend(state, self._beat, runs_threads=background)
         self._backend.pace = watchmen.hire(
             state,
@@ -1137,6 +1142,52 @@ class QueueManager:
         if found is None:
             raise ValidationError(f"queue {name!r} has no scheduler {known!r}")
         return found
+
+    # -- flows: what `FlowProducer` and `Job` call -------------------------------------------
+
+    def add_flows(self, plan: Sequence[Planned], *, chain: bool = False) -> list[Job]:
+        """Adds planned nodes in one unit, each behind its children; see `FlowProducer`."""
+        self._check_open()
+        if not plan:
+            return []
+        return flow_add.add_flows(self._state, plan, chain=chain)  # type: ignore[return-value]
+
+    def add_child(self, job: Job | str, node: FlowNode) -> Job:
+        """See `Job.add_child`."""
+        self._check_open()
+        job_id, token = _identify(job, None)
+        parent = flow_add.Parent(job_id, token, token is not None)
+        found = flow_add.add_flows(self._state, planned([node], "node"), parent=parent)
+        return found[-1]  # type: ignore[return-value]
+
+    def children_values(
+        self, job: Job | str, offset: int = 0, limit: int | None = None
+    ) -> dict[str, Any]:
+        """See `Job.children_values`."""
+        checked_int(offset, "offset", 0, 1 << 40)
+        if limit is not None:
+            checked_int(limit, "limit", 0, 1 << 40)
+        return children.values(self._state, _identify(job, None)[0], offset, limit)
+
+    def failed_children(self, job: Job | str) -> dict[str, str]:
+        """See `Job.failed_children`."""
+        return children.failed(self._state, _identify(job, None)[0])
+
+    def ignored_failures(self, job: Job | str) -> dict[str, str]:
+        """See `Job.ignored_failures`."""
+        return children.ignored(self._state, _identify(job, None)[0])
+
+    def unprocessed_children(self, job: Job | str) -> list[str]:
+        """See `Job.unprocessed_children`."""
+        return children.unprocessed(self._state, _identify(job, None)[0])
+
+    def remove_dependency(self, job: Job | str, other: Job | str) -> bool:
+        """See `Job.remove_dependency`."""
+        return children.drop(self._state, _identify(job, None)[0], _identify(other, None)[0])
+
+    def remove_unprocessed_children(self, job: Job | str) -> list[str]:
+        """See `Job.remove_unprocessed_children`."""
+        return children.remove_unprocessed(self._state, _identify(job, None)[0])
 
     def _check_open(self) -> None:
         shard = self._state.shards.shards[0]

@@ -20,6 +20,7 @@ from .shard.queue_state import QueueState
 from .shard.shard_map import ShardMap
 from .storage.base import Storage
 from .stores.alarm import Alarm
+from .stores.dependencies import Dependencies
 from .stores.duty import Duty
 from .stores.logs import LogStore
 from .stores.results import ProofStore, ResultStore
@@ -61,6 +62,7 @@ class State:
     proofs: ProofStore
     logs: LogStore
     webhooks: WebhookRegistry
+    dependencies: Dependencies
     events: Subscriptions
     alarm: Alarm
     beat: Alarm
@@ -115,6 +117,7 @@ def build_state(
         proofs=ProofStore(),
         logs=LogStore(config.keep_logs_jobs),
         webhooks=WebhookRegistry(),
+        dependencies=Dependencies(),
         events=Subscriptions(),
         alarm=alarm,
         beat=Alarm(),

@@ -10,7 +10,7 @@ from .observe.checks import Checks
 from .observe.health import SCHEDULES, worker_info
 from .ops.recover import check_open
 from .state import State
-from .tasks import deadlines, schedules, workers
+from .tasks import deadlines, dependencies, schedules, workers
 from .tasks.cleanup import Cleanup
 from .tasks.scheduler import Pace, Report, Task, TaskLoop
 from .tasks.stalls import LatePasses
@@ -50,6 +50,8 @@ def hire(
     loop.add(Task("deadlines", judge, errors=errors, pace=pace, peek=ahead))
     ahead = partial(schedules.next_due, state)
     loop.add(Task(SCHEDULES, fire, errors=errors, pace=pace, peek=ahead))
+    release = partial(dependencies.tick, state)
+    loop.add(Task("dependencies", release, errors=errors, pace=pace))
     loop.look = lambda: state.schedules.moved(state.now(), state.wall())
     loop.add(Task("clean-up", cleanup.tick, state.cleanup, errors=errors, pace=pace))
     loop.add(Task("workers", lambda: workers.tick(state), state.staff, errors=errors, pace=pace))

@@ -9,6 +9,7 @@ from typing import Any
 from bunqueue_py import QueueManager
 from bunqueue_py.model.claim import Claim
 from bunqueue_py.model.job import COMPLETED
+from bunqueue_py.model.links import INLINE_EDGES
 from bunqueue_py.model.rows import (
     CLAIM,
     ENTERED,
@@ -28,8 +29,16 @@ from bunqueue_py.model.schedule import (
     definition_body,
     schedule_name,
 )
+from bunqueue_py.ops.archive import is_kept
 from bunqueue_py.ops.log_rows import LOG_KIND
 from bunqueue_py.ops.mark import QUEUE_KIND, held_body
+from bunqueue_py.ops.outcomes import (
+    EDGES_KIND,
+    PROOF_KIND,
+    edges_name,
+    links_of,
+    proof_body,
+)
 from bunqueue_py.ops.tally import MINUTES_KIND
 from bunqueue_py.shard.dirty import GROUP_KIND, HELD_KIND, group_name, held_name, minutes_name
 from bunqueue_py.shard.keys import seq_of
@@ -91,7 +100,33 @@ def check_storage(manager: QueueManager, path: str) -> None:
         come = rest.pop((PROGRESS_KIND, name), None)
         assert come is not None, "a scheduler without progress"
         assert come[2:] == list(schedule.progress), "how far a scheduler has come"
+    _ties(state, rest)
     assert not rest, "something on disk of which memory knows nothing"
+
+
+def _ties(state: Any, rest: dict[tuple[str, str], Any]) -> None:
+    """Takes out what `rest` has of edges and proofs, which must be what memory has."""
+    for record in state.index.values():
+        links = links_of(record)
+        if links is None or len(links.edges) <= INLINE_EDGES:
+            continue
+        for i, chunk in enumerate(links.chunks()):
+            stored = rest.pop((EDGES_KIND, edges_name(record.id, i)))
+            assert stored[::2] == chunk[::2], "edges on disk"
+            assert list(map(_fixed, stored[1::2])) == list(map(_fixed, chunk[1::2])), "their kinds"
+    for job_id, proof in state.proofs.pinned.items():
+        stored = rest.pop((PROOF_KIND, job_id), None)
+        if stored is None:
+            # one that stays in the file needs no proof there
+            assert is_kept(state), "a proof that somebody needs"
+            continue
+        result = state.results.pinned.get(job_id)
+        assert stored[:-1] == _as_json(proof_body(proof, result))[:-1], "a proof on disk"
+
+
+def _fixed(code: int) -> int:
+    """An edge without how it stands, which the other job's row tells."""
+    return code & ~7
 
 
 def _same(disk: tuple[Any, ...], memory: tuple[Any, ...], job_id: str) -> None:
@@ -118,10 +153,14 @@ def _bare(row: JobRow, now: int, claimed: bool) -> tuple[Any, ...]:
         # the stacks of earlier runs are not kept
         attempts = tuple(row._replace(failure=row.failure._replace(stack=())) for row in side[1])
         letter = side[6]
+        links = side[12]
+        if links is not None and not isinstance(links[2], int):
+            links = (*links[:2], tuple((job_id, _fixed(code)) for job_id, code in links[2]))
         # a letter's moments follow from the settings
-        side = (side[0], attempts, *side[2:6], letter and (letter[0], letter[3]), *side[7:])
+        side = (side[0], attempts, *side[2:6], letter and (letter[0], letter[3]), *side[7:12])
+        side = (*side, links)
         if claimed:
-            side = (*side[:11], None)
+            side = (*side[:11], None, links)
         if not any(part for i, part in enumerate(side) if i != 11):
             side = None if side[11] is None else side
     parts[SIDE], parts[CLAIM] = side, claim

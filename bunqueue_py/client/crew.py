@@ -7,7 +7,13 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
-from ..errors import BunqueueError, ManagerClosedError, StorageError, UnrecoverableError
+from ..errors import (
+    BunqueueError,
+    ManagerClosedError,
+    StorageError,
+    UnrecoverableError,
+    WaitForChildren,
+)
 from ..model.snapshot import OPTIONS
 from ..model.window import RateWindow
 from ..sync import LEAF, make_lock, spawn
@@ -291,6 +297,9 @@ class Crew:
         slot.current = None
 
     def _failed(self, job: Job, error: BaseException, *, work_done: bool = False) -> None:
+        if isinstance(error, WaitForChildren) and not work_done:
+            self._backend.park(job._id, job.token)
+            return
         try:
             outcome, will_retry = self._backend.fail_run(
                 job.id,

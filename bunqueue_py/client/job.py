@@ -1,4 +1,8 @@
-"""`Job`: what users hold of a job, a snapshot with verbs."""
+"""`Job`: what users hold of a job, a snapshot with verbs.
+
+It is over 400 lines because it is a façade: every attribute and verb that a job has, none with
+logic of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..durations import ms_to_moment, optional_moment
 from ..errors import JobNotFoundError, SerializationError
+from ..model.flow_node import FlowNode
 from ..model.job import plain_timeline
 from ..model.job_logs import LogPage
 from ..model.side import AttemptRow
@@ -197,6 +202,24 @@ class Job(JobSnapshot):
         return () if side is None else side.tags
 
     @property
+    def parent_id(self) -> str | None:
+        """The id of the job whose child it is."""
+        side = self._side
+        return None if side is None or side.links is None else side.links.parent_id
+
+    @property
+    def children_ids(self) -> tuple[str, ...]:
+        """The ids of its children, in the order in which they were added."""
+        side = self._side
+        return () if side is None or side.links is None else side.links.children
+
+    @property
+    def depends_on(self) -> tuple[str, ...]:
+        """The ids of the jobs that had to complete before it, its children aside."""
+        side = self._side
+        return () if side is None or side.links is None else side.links.depends_on
+
+    @property
     def stall_count(self) -> int:
         """How many of its runs were lost: their lock expired, or without one they fell silent."""
         side = self._side
@@ -299,6 +322,44 @@ class Job(JobSnapshot):
         """In a handler: holds the job for `duration` from now, and so at each heartbeat."""
         return self._manager.extend_lock(self, duration)
 
+    def add_child(self, node: FlowNode) -> Job:
+        """Gives this job one more child, which may have children of its own, and returns it. A job
+        that waits for its turn then waits for the child; one that runs goes on, and its handler
+        may raise `WaitForChildren`. Raises `JobStateError` for a finished job, or in a handler
+        that has lost its lock, `JobNotFoundError`, and what `FlowProducer.add` raises."""
+        return self._manager.add_child(self, node)
+
+    def children_values(self, offset: int = 0, limit: int | None = None) -> dict[str, Any]:
+        """The results of its children, and of the jobs that it depends on, by id and in the order
+        of adding. One that has not completed is left out. `offset` and `limit` choose a page of
+        all of them. Raises `ResultExpiredError` where a result is no longer kept."""
+        return self._manager.children_values(self._id, offset, limit)
+
+    def failed_children(self) -> dict[str, str]:
+        """The errors of the children (and dependencies) that failed for good, by id, but for those
+        in `ignored_failures`."""
+        return self._manager.failed_children(self._id)
+
+    def ignored_failures(self) -> dict[str, str]:
+        """The errors of those that failed for good and that it went on without, since that is
+        their `on_failure="ignore_dependency"`, by id."""
+        return self._manager.ignored_failures(self._id)
+
+    def unprocessed_children(self) -> list[str]:
+        """The ids of the children that have neither completed nor failed for good."""
+        return self._manager.unprocessed_children(self._id)
+
+    def remove_dependency(self, job: Job | str) -> bool:
+        """Waits for that job no longer; False if it did not. That one goes on by itself. Raises
+        `JobStateError` for a job that has completed."""
+        return self._manager.remove_dependency(self._id, job)
+
+    def remove_unprocessed_children(self) -> list[str]:
+        """Removes the children that wait for their turn, and what only they wait for; returns
+        their ids. Children that run or have ended stay. Raises `JobStateError` for a job that has
+        completed."""
+        return self._manager.remove_unprocessed_children(self._id)
+
     def to_dict(self) -> dict[str, Any]:
         """The attributes as plain values: moments as ISO 8601 text, the payload decoded."""
         return {
@@ -324,6 +385,9 @@ class Job(JobSnapshot):
             "deduplication_key": self.deduplication_key,
             "group": self.group,
             "tags": list(self.tags),
+            "parent_id": self.parent_id,
+            "children_ids": list(self.children_ids),
+            "depends_on": list(self.depends_on),
             "stall_count": self.stall_count,
         }
 

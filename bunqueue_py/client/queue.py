@@ -169,7 +169,9 @@ class Queue:
     def _with_defaults(self, spec: JobSpec | tuple[str, Any]) -> JobSpec | tuple[str, Any]:
         # whatever is wrong with the entry is for push_batch to say, which knows its number
         if isinstance(spec, JobSpec):
-            return JobSpec(spec.name, spec.data, **self._merged(spec.options))
+            made = JobSpec(spec.name, spec.data, **self._merged(spec.options))
+            made.origin = spec
+            return made
         if isinstance(spec, tuple) and len(spec) == 2:
             return JobSpec(spec[0], spec[1], **self._defaults)
         return spec

@@ -33,6 +33,7 @@ EVENT_TYPES = frozenset(
         "removed",
         "duplicated",
         "promoted",
+        "unblocked",
         "paused",
         "resumed",
         "drained",
@@ -64,7 +65,8 @@ class JobEvent:
     """Something that happened in a queue.
 
     `sequence` counts the events of one queue without gaps, so a listener of all types can see
-    that it lost some. The rest is `None` but for what the type carries: `state` (pushed),
+    that it lost some. The rest is `None` but for what the type carries: `state` (pushed,
+    unblocked),
     `result` (completed), `error`, `attempt`, `terminal` and `reason` or `retry_at` (failed),
     `error` (stalled), `reason` (dlq_added, dlq_skipped), `percent`, `message` (progress), `count`
     (drained, cleaned, obliterated), `subject`, the worker's id, and `reason` (worker_joined,

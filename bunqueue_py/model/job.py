@@ -20,6 +20,9 @@ STATE_NAMES = ("pending", "gated", "active", "completed", "failed", "removed")
 NOWHERE = -1
 """The `key` of a record that stands in no ready or delayed structure."""
 
+GATED_STEP = "waiting-children"
+"""What the timeline calls the state of waiting for other jobs."""
+
 MAX_RETIRED = 8
 MAX_ATTEMPT_HISTORY = 50
 
@@ -259,6 +262,43 @@ class JobRecord:
         self.run_at_ms = run_at_ms
         self.entered_ms = now
         side.anchored = False
+
+    def gate(self, now: int, *, new: bool = False) -> None:
+        """pending -> gated: it waits for other jobs, in no place of its queue. `new`: it comes in
+        so, and nothing has happened to it before."""
+        if self.state != PENDING:
+            raise self._illegal("gated")
+        if new:
+            side = self.need_side()
+            side.timeline = deque([(GATED_STEP, now)], self.options.max_timeline)
+        else:
+            self._traced(GATED_STEP, now)
+        self.entered_ms = now
+        self.state = GATED
+
+    def park(self, now: int) -> None:
+        """active -> gated: its run ends uncharged, its token retired, and it waits for others."""
+        if self.state != ACTIVE:
+            raise self._illegal("gated")
+        side = self._traced(GATED_STEP, now)
+        self._retire(side, by_sweep=False)
+        self.entered_ms = now
+        self.key = NOWHERE
+        self.state = GATED
+        self.delivery = None
+
+    def unblock(self, now: int) -> None:
+        """gated -> pending: nothing holds it back any more."""
+        if self.state != GATED:
+            raise self._illegal("pending")
+        side = self.side
+        if side is not None and side.timeline is not None:
+            side.timeline.append(("unblocked", now))
+        else:
+            self._traced("unblocked", now)
+        self.entered_ms = now
+        self.key = NOWHERE
+        self.state = PENDING
 
     def remove(self) -> None:
         """any state -> removed: the job is gone."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from typing_extensions import Unpack
 
@@ -54,6 +54,8 @@ class OtherOptions(TypedDict, total=False):
     stall_timeout: Duration | None
     durable: bool
     repeat: Repeat | None
+    depends_on: Sequence[Any]
+    on_dependency_failure: Literal["fail", "wait", "ignore"]
 
 
 class JobOptions(OtherOptions, total=False):
@@ -151,7 +153,7 @@ class JobSpec:
     JobSpec('welcome', {'to': 'ada@example.com'}, priority=5)
     """
 
-    __slots__ = ("data", "name", "options")
+    __slots__ = ("data", "name", "options", "origin")
 
     def __init__(self, name: str, data: Any = None, **options: Unpack[JobOptions]) -> None:
         if options and not _KNOWN.issuperset(options):
@@ -159,6 +161,8 @@ class JobSpec:
         self.name = name
         self.data = data
         self.options: dict[str, Any] = options  # type: ignore[assignment]
+        #: the spec that it stands for, where a queue has added its defaults
+        self.origin: JobSpec | None = None
 
     def __repr__(self) -> str:
         parts = [repr(self.name), shown(self.data)]
@@ -338,7 +342,17 @@ _SHARED: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "durable": ("durable", lambda value: checked_bool(value, "durable")),
     "repeat": ("repeat", checked_plan),
 }
-_NAMED_OWN = ("delay", "run_at", "custom_id", "tags", "deduplication", "group", "group_limit")
+_NAMED_OWN = (
+    "delay",
+    "run_at",
+    "custom_id",
+    "tags",
+    "deduplication",
+    "group",
+    "group_limit",
+    "depends_on",
+    "on_dependency_failure",
+)
 _OWN = frozenset((*_NAMED_OWN, TRACE))
 _KNOWN = frozenset((*_SHARED, *_NAMED_OWN, "priority"))
 

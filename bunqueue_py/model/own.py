@@ -11,13 +11,14 @@ from ..types import DEFAULT_HOLD, DEFAULT_MODE, Deduplication
 from .checks import MAX_NAME, checked_int, checked_name
 from .claim import EXTEND, REPLACE, SKIP, AnyClaim, Claim
 from .job_trace import TRACE, checked_trace
+from .links import FAIL, dependency_options
 
 _MODES = {"skip": SKIP, "extend": EXTEND, "replace": REPLACE}
 
 
 class Own(NamedTuple):
     """What belongs to one job alone, but for its custom id and its key. `run_at_wall_ms` is
-    anchored to the wall clock."""
+    anchored to the wall clock; `depends_on` has ids, and `JobSpec`s of the same call."""
 
     delay_ms: int = 0
     run_at_wall_ms: int | None = None
@@ -25,6 +26,8 @@ class Own(NamedTuple):
     group: str | None = None
     group_limit: int | None = None
     trace: str | None = None
+    depends_on: tuple[object, ...] = ()
+    on_dependency_failure: int = FAIL
 
 
 NAMED = Own()
@@ -55,9 +58,22 @@ def own_options(given: dict[str, Any], wall: Callable[[], int]) -> Given:
     key, claim = checked_key(given.pop("deduplication", None))
     group, limit = _group(given.pop("group", None), given.pop("group_limit", None))
     trace = checked_trace(given.pop(TRACE, None))
+    depends_on: tuple[object, ...] = ()
+    policy = FAIL
+    if "depends_on" in given or "on_dependency_failure" in given:
+        depends_on, policy = dependency_options(
+            given.pop("depends_on", ()), given.pop("on_dependency_failure", "fail")
+        )
     own = NAMED
-    if delay_ms or run_at_ms is not None or tags or group is not None or trace is not None:
-        own = Own(delay_ms, run_at_ms, tags, group, limit, trace)
+    if (
+        delay_ms
+        or run_at_ms is not None
+        or tags
+        or group is not None
+        or trace is not None
+        or depends_on
+    ):
+        own = Own(delay_ms, run_at_ms, tags, group, limit, trace, depends_on, policy)
     return own, custom_id, key, claim
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, cast
 from .claim import SKIP, AnyClaim, Claim
 from .failure import Failure
 from .job import ACTIVE, NOWHERE, PENDING, JobRecord
+from .links import LinksRow, links_of_row
 from .options import Options
 from .side import AttemptRow, Letter, Side
 
@@ -39,6 +40,7 @@ SideRow = tuple[
     tuple[str, ...],  # tags
     tuple[tuple[str, int], ...] | None,  # timeline
     str | None,  # trace
+    LinksRow | None,
 ]
 
 JobRow = tuple[
@@ -255,6 +257,7 @@ def _side_row(side: Side) -> SideRow:
         side.tags,
         None if timeline is None else tuple(timeline),
         side.trace,
+        None if side.links is None else side.links.row(),
     )
 
 
@@ -274,12 +277,15 @@ def _side(row: SideRow, max_timeline: int) -> Side:
         side.tags,
         timeline,
         side.trace,
+        links,
     ) = row
     if letter is not None:
         side.letter = Letter(letter[0])
         _, side.letter.expires_ms, side.letter.next_retry_ms, side.letter.auto_retries = letter
     if timeline is not None:
         side.timeline = deque(timeline, max_timeline)
+    if links is not None:
+        side.links = links_of_row(links)
     return side
 
 

@@ -6,6 +6,7 @@ from collections import deque
 from typing import NamedTuple
 
 from .failure import Failure
+from .links import Links, LinksView
 
 
 class AttemptRow(NamedTuple):
@@ -45,8 +46,9 @@ class LetterView(NamedTuple):
 class Side:
     """What most jobs never have. `retired` holds (token, by a sweep?) of earlier deliveries.
 
-    `view` is the copy of one that has nothing but a group yet, the same for all jobs of that group:
-    it holds while there is no timeline, with which all history begins, and no progress.
+    `view` is the copy of one that has nothing but a group yet, the same for all jobs of that group,
+    or nothing but a parent, the same for its children: it holds while there is no timeline, with
+    which all history begins, and no progress.
     """
 
     __slots__ = (
@@ -57,6 +59,7 @@ class Side:
         "group",
         "last_retry_ms",
         "letter",
+        "links",
         "progress",
         "progress_event_ms",
         "progress_message",
@@ -76,6 +79,7 @@ class Side:
         self.group: str | None = None
         self.last_retry_ms: int | None = None
         self.letter: Letter | None = None
+        self.links: Links | None = None
         self.progress: int | float = 0
         self.progress_event_ms: int | None = None
         self.progress_message: str | None = None
@@ -86,6 +90,12 @@ class Side:
         #: the context of the trace in which it was added, where that is traced
         self.trace: str | None = None
         self.view: SideView | None = None
+
+    def twin(self) -> Side:
+        """Another that has, like this one, nothing but its ties and the view of them."""
+        made = Side()
+        made.links, made.view = self.links, self.view
+        return made
 
 
 class SideView(NamedTuple):
@@ -103,6 +113,7 @@ class SideView(NamedTuple):
     tags: tuple[str, ...]
     timeline: tuple[tuple[str, int], ...] | None
     trace: str | None
+    links: LinksView | None
 
 
 _new = tuple.__new__
@@ -128,6 +139,7 @@ def side_view(side: Side) -> SideView:
             side.tags,
             None if side.timeline is None else tuple(side.timeline),
             side.trace,
+            None if side.links is None else side.links.view(),
         ),
     )
 

@@ -3,7 +3,7 @@ the shard's lock."""
 
 from __future__ import annotations
 
-from ..errors import GroupFullError
+from ..errors import BunqueueError, GroupFullError
 from ..model.job import ACTIVE, REMOVED, JobRecord
 from ..model.own import Own
 from ..model.side import side_view
@@ -13,26 +13,41 @@ from ..shard.queue_state import QueueState
 from ..state import State
 from ..types import JobState
 from .deduplicate import take_key
-from .finish import emit, forget
+from .finish import emit, finalize, forget
+from .flow import begin_waiting
 from .mark import mark, mark_held, mark_new
+from .outcomes import mark_edges
+from .tie import needed_owner, unknown_dependency
 
+NOTHING: frozenset[str] = frozenset()
 _WAITING, _PRIORITIZED = JobState.WAITING, JobState.PRIORITIZED
 
 
 def admitted(
-    state: State, queue: QueueState, record: JobRecord, own: Own | None, now: int
+    state: State,
+    queue: QueueState,
+    record: JobRecord,
+    own: Own | None,
+    now: int,
+    known_done: frozenset[str] = NOTHING,
 ) -> JobSnapshot:
     """`_admit`, and what its caller is to see of it."""
-    admitted, job_state = _admit(state, queue, record, own, now)
+    admitted, job_state = _admit(state, queue, record, own, now, known_done)
     if admitted is record:
         return state.snapshot(record, job_state)
     return state.snapshot(admitted, job_state, True).detach(with_data=admitted.state != REMOVED)
 
 
 def _admit(
-    state: State, queue: QueueState, record: JobRecord, own: Own | None, now: int
+    state: State,
+    queue: QueueState,
+    record: JobRecord,
+    own: Own | None,
+    now: int,
+    known_done: frozenset[str],
 ) -> tuple[JobRecord, JobState]:
-    """Publishes the record, or finds the job that has its custom id or its key."""
+    """Publishes the record, or finds the job that has its custom id or its key. `known_done`: see
+    `begin_waiting`."""
     record.created_ms = record.run_at_ms = record.entered_ms = now
     options = record.options
     if own is None:
@@ -59,8 +74,18 @@ def _admit(
             queue.custom_ids[record.custom_id] = record
         if record.unique_key is not None:
             take_key(state, queue, record, now)
-        # a moment in the past has its place before those that are here
-        ready = queue.place(record, now, in_order=record.run_at_ms >= now)
+        links = None if record.side is None else record.side.links
+        failure = None
+        if links is not None and links.edges:
+            failure = begin_waiting(state, record, links, known_done)
+        ready = False
+        if links is not None and (links.unmet or failure is not None):
+            record.gate(now, new=True)
+            queue.gate(record)
+            mark_edges(queue, record, links)
+        else:
+            # a moment in the past has its place before those that are here
+            ready = queue.place(record, now, in_order=record.run_at_ms >= now)
         if ready:
             job_state = _PRIORITIZED if record.priority > 0 else _WAITING
         else:
@@ -73,6 +98,9 @@ def _admit(
             state.alarm.set(due)
     if state.events.any:
         emit(state, queue, "pushed", record.id, now, {"state": str(job_state)})
+    if own is not None and failure is not None:
+        finalize(state, queue, record, failure, now)
+        return record, JobState.FAILED
     if queue.waiters.line and not queue.paused:
         if ready:
             queue.wake(1, now)
@@ -81,6 +109,25 @@ def _admit(
             if due_ms is not None:
                 queue.waiters.due(due_ms)
     return record, job_state
+
+
+def refusal(
+    state: State,
+    queue: QueueState,
+    record: JobRecord,
+    own: Own,
+    now: int,
+    known_done: frozenset[str] = NOTHING,
+) -> BunqueueError | None:
+    """Why the job must not come in now, for a reason that lies in what is here; changes nothing."""
+    refused: BunqueueError | None = None
+    if own.group_limit is not None:
+        refused = group_full(queue, record, own, now)
+    if refused is None and own.depends_on:
+        refused = unknown_dependency(state, queue, record, now, known_done)
+    if refused is None and state.dependencies.dependents:
+        refused = needed_owner(state, queue, record, now)
+    return refused
 
 
 def group_full(queue: QueueState, record: JobRecord, own: Own, now: int) -> GroupFullError | None:
@@ -135,7 +182,7 @@ def _apply_own(
         side = record.need_side()
         side.group = own.group
         group = None if queue.groups is None else queue.groups.by_name.get(own.group)
-        if group is not None and not own.tags and own.trace is None:
+        if group is not None and not own.tags and own.trace is None and side.links is None:
             if group.view is None:
                 group.view = side_view(side)
             side.view = group.view

@@ -105,16 +105,16 @@ def retry_all(state: State, queue_name: str, job_state: JobState, limit: int | N
             batch = list(islice(fresh, min(_BITE, left - done, there - done - len(refused))))
             shard.gate = BROKEN
             for record in batch:
-                if refusal_of_retry(queue, record, now) is None:
+                if refusal_of_retry(state, queue, record, now) is None:
                     revive(state, queue, record, now)
                     done += 1
                 else:
                     refused.add(record.id)
             shard.gate = OPEN
+        shard.call_after()
         keep_up(state)
         if not batch or done >= left:
             break
-    shard.call_after()
     if not state.alarm.served:
         state.alarm.start()
     return done

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import BulkAddError, GroupFullError, StorageError
+from ..errors import BulkAddError, BunqueueError, StorageError
 from ..model.job import JobRecord
 from ..model.own import Own
 from ..model.snapshot import JobSnapshot
@@ -37,12 +37,16 @@ def first_durable(
 
 
 def cut_short(
-    full: GroupFullError, jobs: Sequence[JobSnapshot], problem: StorageError | None
+    refused: BunqueueError,
+    jobs: Sequence[JobSnapshot],
+    problem: StorageError | None,
+    index: int | None = None,
 ) -> BulkAddError:
-    """The error of a batch that ended at a full group, and whose jobs before that could not be
-    committed yet if there is a problem."""
-    i = len(jobs)
-    text = f"jobs[{i}]: {full}. The {i} before it were added (accepted)"
+    """The error of a batch that ended at a job that was refused (the one behind those that were
+    added, if no index is given), and whose jobs before that could not be committed yet if there is
+    a problem."""
+    i = len(jobs) if index is None else index
+    text = f"jobs[{i}]: {refused}. The {len(jobs)} before it were added (accepted)"
     if problem is not None:
         text += f", and: {problem}"
     return BulkAddError(text, accepted=jobs, index=i)

@@ -182,7 +182,7 @@ def _retry(state: State, queue: QueueState, record: JobRecord, *, fetched: bool)
                 "completed job can be retried",
                 job_id=job_id,
             )
-        refuse_retry(queue, record, now)
+        refuse_retry(state, queue, record, now)
         shard.gate = BROKEN
         if fetched:
             archive.take_back(state, queue, record)

@@ -61,6 +61,7 @@ def configure(state: State, queue_name: str, settings: DlqSettings) -> None:
             if due is not None and due < state.alarm.due_ms:
                 state.alarm.set(max(due, now))
         shard.gate = OPEN
+    shard.call_after()
     if not state.alarm.served:
         state.alarm.start()
     keep_up(state)
@@ -168,7 +169,7 @@ def retry(state: State, job_id: str, of: str) -> None:
         still_there(state, record)
         _require_dead(record)
         now = state.now()
-        refuse_retry(queue, record, now)
+        refuse_retry(state, queue, record, now)
         shard.gate = BROKEN
         revive(state, queue, record, now)
         shard.gate = OPEN
@@ -199,13 +200,14 @@ def _retry_bite(
         shard.gate = BROKEN
         for record in bite:
             if queue.dead.records.get(record.id) is record and matches(record, wanted):
-                refused = refusal_of_retry(queue, record, now)
+                refused = refusal_of_retry(state, queue, record, now)
                 if refused is None:
                     revive(state, queue, record, now)
                     retried += 1
                 else:
                     _skipped(state, queue, record, refused, now)
         shard.gate = OPEN
+    shard.call_after()
     keep_up(state)
     return retried
 
@@ -223,6 +225,7 @@ def remove(state: State, job_id: str, of: str) -> None:
         shard.gate = BROKEN
         removed(state, queue, record, state.now())
         shard.gate = OPEN
+    shard.call_after()
     keep_up(state)
 
 
@@ -254,6 +257,7 @@ def _purge_bite(
                 forget(state, queue, record, remember=True)
                 gone += 1
         shard.gate = OPEN
+    shard.call_after()
     keep_up(state)
     return gone
 
@@ -276,7 +280,7 @@ def judge_letter(state: State, kind: int, record: JobRecord, now: int) -> None:
     if letter.expires_ms is not None and letter.expires_ms <= now:
         forget(state, queue, record, remember=True)
     elif kind != DEAD_EXPIRY and letter.next_retry_ms is not None and letter.next_retry_ms <= now:
-        refused = refusal_of_retry(queue, record, now)
+        refused = refusal_of_retry(state, queue, record, now)
         if refused is None:
             revive(state, queue, record, now, automatic=True)
         else:

@@ -15,6 +15,7 @@ from ..model.own import Own
 from ..shard.queue_state import QueueState
 from ..state import State
 from .repeat import first_run
+from .tie import Batch, tie_batch
 
 
 def encode(state: State, data: Any, what: str) -> bytes:
@@ -43,16 +44,21 @@ def too_large(state: State, what: str, size: int) -> SerializationError:
 
 def draft_batch(
     state: State, queue: QueueState | None, specs: Iterable[JobSpec | tuple[str, Any]]
-) -> list[tuple[JobRecord, Own | None]]:
-    """The records of a whole batch; an error names the entry that it is about."""
+) -> tuple[list[tuple[JobRecord, Own | None]], Batch | None]:
+    """The records of a whole batch, and what ties them together, if anything does; an error names
+    the entry that it is about."""
     drafts: list[tuple[JobRecord, Own | None]] = []
-    for spec in islice(checked_iterable(specs, "jobs"), MAX_BATCH + 1):
+    given = list(islice(checked_iterable(specs, "jobs"), MAX_BATCH + 1))
+    tied = False
+    for spec in given:
         i = len(drafts)
         if i == MAX_BATCH:
             raise ValidationError(f"a batch takes at most {MAX_BATCH:,} jobs")
         try:
             if spec.__class__ is JobSpec or isinstance(spec, JobSpec):
                 options = spec.options
+                if "depends_on" in options:
+                    tied = True
                 if len(options) > 1:
                     options = options.copy()
                 drafts.append(draft(state, queue, spec.name, spec.data, options))
@@ -68,7 +74,7 @@ def draft_batch(
             raise SerializationError(f"jobs[{i}]: {error}", path=error.path) from error
         except TypeError as error:
             raise TypeError(f"jobs[{i}]: {error}") from error
-    return drafts
+    return drafts, tie_batch(state, drafts, given) if tied else None
 
 
 def draft(

@@ -16,6 +16,7 @@ from ..stores.results import Proof
 from .archive import is_kept, leave
 from .log_rows import drop_log
 from .mark import mark, mark_completed, mark_gone
+from .outcomes import drop_edges, links_of, pin_proof, record_end, record_leave
 from .tally import look
 
 
@@ -76,6 +77,9 @@ def complete(
         queue.unique_keys.free(record)
     queue.completed_total += 1
     shard.completions += 1
+    side = record.side
+    if state.dependencies.dependents or (side is not None and side.links is not None):
+        record_end(state, queue, record, now)
     keep = record.options.remove_on_complete
     if keep is True:
         forget(state, queue, record, remember=True)
@@ -133,6 +137,8 @@ def finalize(
             "terminal": True,
         }
         emit(state, queue, "failed", record.id, now, carried)
+    if state.dependencies.dependents or links_of(record) is not None:
+        record_end(state, queue, record, now)
     keep = record.options.remove_on_fail
     if keep is True:
         forget(state, queue, record, remember=True)
@@ -163,6 +169,8 @@ def leave_stage(queue: QueueState, record: JobRecord, now: int) -> None:
         seq = seq_of(record)
         queue.unplace(record, now)
         record.key = departed_key(seq)
+    elif record.state == GATED:
+        del queue.gated[record.id]
     if record.options.ttl_ms is not None and record.started_ms is None:
         queue.shard.deadlines.drop()
 
@@ -195,7 +203,12 @@ def forget(state: State, queue: QueueState, record: JobRecord, *, remember: bool
         del queue.custom_ids[custom_id]
     if record.unique_key is not None:
         queue.unique_keys.free(record)
-    if remember and was in (COMPLETED, FAILED):
+    needed, side = False, record.side
+    if state.dependencies.dependents or (side is not None and side.links is not None):
+        needed = record_leave(state, queue, record, was)
+    if needed:
+        pass  # whoever needs it has its proof and its result
+    elif remember and was in (COMPLETED, FAILED):
         failure = record.side.failure if was == FAILED and record.side is not None else None
         proof = Proof(queue.name, record.entered_ms, record.result_size >= 0, failure)
         state.proofs.put(record.id, proof)
@@ -245,12 +258,17 @@ def evict(state: State, queue: QueueState, limit: int) -> None:
     state.proofs.put_many(proofs)
     marked, kept = queue.shard.dirty is not None, is_kept(state)
     logged = state.logs.jobs
+    dependents = state.dependencies.dependents
     for record in leaving:
         job_id = record.id
+        if dependents and job_id in dependents:
+            pin_proof(state, queue, job_id, proofs[job_id])
         if kept and record.options.remove_on_complete is False:
             leave(queue, record)
         elif marked:
             mark_gone(queue, record)
+            if record.side is not None and record.side.links is not None:
+                drop_edges(queue, record, record.side.links)
         if logged and job_id in logged:
             drop_log(state, queue.shard, job_id)
         size += len(record.data)
@@ -273,7 +291,7 @@ def evict(state: State, queue: QueueState, limit: int) -> None:
 
 def ran_dry(state: State, queue: QueueState, now: int) -> None:
     """Nothing is active: if nothing is pending either, says so."""
-    if queue.pending:
+    if queue.pending or queue.gated:
         return
     if state.events.any:
         emit(state, queue, "empty", None, now)

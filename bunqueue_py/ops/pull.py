@@ -156,16 +156,21 @@ def _wait(
                     views = _take(state, queue, limit, lease_ms, owner, waiter.affinity, claim)
                 now = state.now()
                 done = bool(views) or waiter.cancelled or (deadline is not None and now >= deadline)
+                until = None
                 if done:
                     _pass_on(state, queue, now, wake=was_woken)
-                    shard.gate = OPEN
-                    return views
-                if queue.ready_count:
-                    # what it was woken for, or what its timer told of, may be for another
-                    queue.wake(1, now, timer=False)
-                queue.waiters.join(waiter, first=first)
-                until = _sleep_until(state, queue, waiter, now, deadline)
+                else:
+                    if queue.ready_count:
+                        # what it was woken for, or what its timer told of, may be for another
+                        queue.wake(1, now, timer=False)
+                    queue.waiters.join(waiter, first=first)
+                    until = _sleep_until(state, queue, waiter, now, deadline)
                 shard.gate = OPEN
+            if shard.after:
+                # a job that had expired may be one that others wait for
+                shard.call_after()
+            if done:
+                return views
             _sleep(clock, waiter, None if until is None else max(0, until - now))
     except BaseException:
         # Ctrl-C while waiting: neither a wake meant for a thread that is gone nor the timer

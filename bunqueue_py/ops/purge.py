@@ -5,7 +5,9 @@ from __future__ import annotations
 from ..model.rows import INLINE_BYTES
 from ..shard.queue_state import QueueState
 from ..state import State
+from ..stores.results import Proof
 from .archive import is_kept, newest_mark
+from .outcomes import pin_proof
 from .recover import enter
 
 _BITE = 1000
@@ -29,13 +31,18 @@ def purge(state: State, queue: QueueState, until_ms: int, limit: int) -> list[st
                     enter(state, shard)
                 dirty = shard.dirty
                 assert dirty is not None
-                for _, _, job_id in found:
+                for ended_ms, _, job_id in found:
                     if len(gone) < limit and job_id not in state.index and _is_there(state, job_id):
+                        if job_id in state.dependencies.dependents:
+                            # those that waited for it may yet ask for it
+                            has_result = job_id in state.results.pinned
+                            proof = Proof(queue.name, ended_ms, has_result, None)
+                            pin_proof(state, queue, job_id, proof)
                         # how large they are nobody knows here
                         dirty.tombstone(job_id, INLINE_BYTES + 1, INLINE_BYTES + 1)
                         gone.append(job_id)
         for _, _, job_id in found:
-            if job_id not in state.index:
+            if job_id not in state.index and job_id not in state.dependencies.dependents:
                 state.results.drop(job_id)
         storage.admit()
     return gone

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..errors import GroupFullError, StorageError
+from ..errors import BunqueueError, StorageError
 from ..model.checks import MAX_NAME, checked_name, checked_queue_name
 from ..model.claim import Claim
+from ..model.job import JobRecord
 from ..model.options import JobSpec
-from ..model.own import NAMED, checked_key
+from ..model.own import NAMED, Own, checked_key
 from ..model.rows import new_row
 from ..model.snapshot import JobSnapshot, new_fields
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
 from ..types import DEFAULT_HOLD, DEFAULT_MODE, Deduplication
-from .admit import admitted, group_full
+from .admit import NOTHING, admitted, refusal
 from .commit import cut_short, first_durable, refuse, settle
 from .draft import draft_batch, new_record
 from .draft import encode as encode
@@ -25,6 +26,7 @@ from .mark import mark_new
 from .recover import enter
 from .repeat import first_run
 from .tally import begin_tally
+from .tie import Batch, tie
 
 
 def find_queue(state: State, name: object) -> QueueState:
@@ -45,6 +47,7 @@ def push(
 ) -> JobSnapshot:
     """Admits one job, or finds the one of its custom id or key."""
     storage = state.storage
+    known_done = NOTHING
     queue = state.queues.get(queue_name)
     if queue is None:
         checked_queue_name(queue_name)
@@ -56,6 +59,8 @@ def push(
         record = new_record(state, queue, name, data, shared, priority)
         if own is not None:
             record.custom_id, record.unique_key, record.claim = custom_id, key, claim
+            if own.depends_on:
+                known_done = tie(state, record, own)
     else:
         record, own = new_record(state, queue, name, data, state.options.default, 0), None
     durable = False
@@ -71,10 +76,12 @@ def push(
         if shard.gate:
             enter(state, shard)
         now = state.now()
-        if own is not None and own.group_limit is not None:
-            full = group_full(queue, record, own, now)
-            if full is not None:
-                raise full
+        if own is not None and (
+            own.group_limit is not None or own.depends_on or state.dependencies.dependents
+        ):
+            refused = refusal(state, queue, record, own, now, known_done)
+            if refused is not None:
+                raise refused
         shard.gate = BROKEN
         if (
             own is None
@@ -98,7 +105,7 @@ def push(
                 shard.dirty.add(new_row(record, queue.name, queue.seq, now), record.data)
             job = state.view(record.id, None, new_fields(record, queue.name, now))
         else:
-            job = admitted(state, queue, record, own, now)
+            job = admitted(state, queue, record, own, now, known_done)
         shard.gate = OPEN
         cut = storage.cut if durable and storage is not None else 0
     if shard.after:
@@ -172,6 +179,10 @@ def push_named(
         if shard.gate:
             enter(state, shard)
         now = state.now()
+        if state.dependencies.dependents and key is not None:
+            refused = refusal(state, queue, record, NAMED, now)
+            if refused is not None:
+                raise refused
         shard.gate = BROKEN
         owners = queue.unique_keys.owners
         if (
@@ -215,7 +226,9 @@ def push_batch(
     """Admits all, in order, in one hold of the lock; what is invalid refuses the batch whole,
     naming `jobs[i]`."""
     checked_queue_name(queue_name)
-    drafts = draft_batch(state, state.queues.get(queue_name), specs)
+    drafts, batch = draft_batch(state, state.queues.get(queue_name), specs)
+    if batch is not None:
+        return _push_tied(state, queue_name, drafts, batch)
     storage = state.storage
     durable = False
     if storage is not None:
@@ -236,7 +249,7 @@ def push_batch(
         owners, custom_ids = queue.unique_keys.owners, queue.custom_ids
         # with nobody to tell, the plain job of a batch takes the short way of _admit, in line
         quiet = not state.events.pushed and not queue.waiters.line
-        full: GroupFullError | None = None
+        full: BunqueueError | None = None
         for record, own in drafts:
             if (
                 quiet
@@ -277,8 +290,10 @@ def push_batch(
                 else:
                     mark_new(queue, record)
             else:
-                if own is not None and own.group_limit is not None:
-                    full = group_full(queue, record, own, now)
+                if own is not None and (
+                    own.group_limit is not None or state.dependencies.dependents
+                ):
+                    full = refusal(state, queue, record, own, now)
                     if full is not None:
                         break
                 jobs.append(admitted(state, queue, record, own, now))
@@ -297,4 +312,56 @@ def push_batch(
         problem = error
     if full is not None:
         raise cut_short(full, jobs, problem) from full
+    return jobs
+
+
+def _push_tied(
+    state: State, queue_name: str, drafts: list[tuple[JobRecord, Own | None]], batch: Batch
+) -> list[JobSnapshot]:
+    """A batch whose jobs depend on others: each comes in after those of the batch that it depends
+    on, and is returned in its place. Of one that is cut short, what came in stands."""
+    storage = state.storage
+    durable = any(record.options.durable for record, _ in drafts)
+    if storage is not None and (durable or storage.troubled):
+        refuse(state, durable=durable)
+    queue = find_queue(state, queue_name)
+    for record, _ in drafts:
+        record.queue = queue
+    shard = queue.shard
+    found: dict[int, JobSnapshot] = {}
+    refused: BunqueueError | None = None
+    cut, at = 0, 0
+    with queue.lock:
+        if shard.gate:
+            enter(state, shard)
+        now = state.now()
+        shard.gate = BROKEN
+        for i in batch.order:
+            record, own = drafts[i]
+            own = own or NAMED
+            batch.rename(record)
+            refused = refusal(state, queue, record, own, now, batch.known_done)
+            if refused is not None:
+                at = i
+                break
+            job = found[i] = admitted(state, queue, record, own, now, batch.known_done)
+            if job._id != record.id:
+                batch.alias[record.id] = job._id
+        shard.gate = OPEN
+        first = next((j._id for i, j in found.items() if drafts[i][0].options.durable), None)
+        if first is not None and storage is not None:
+            cut = storage.cut
+    shard.call_after()
+    if not state.alarm.served:
+        state.alarm.start()
+    problem = None
+    try:
+        settle(state, cut, first)
+    except StorageError as error:
+        if refused is None:
+            raise
+        problem = error
+    jobs = [found[i] for i in sorted(found)]
+    if refused is not None:
+        raise cut_short(refused, jobs, problem, at) from refused
     return jobs

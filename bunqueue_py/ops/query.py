@@ -21,6 +21,7 @@ ALL_STATES = (
     JobState.WAITING,
     JobState.PRIORITIZED,
     JobState.DELAYED,
+    JobState.WAITING_CHILDREN,
     JobState.ACTIVE,
     JobState.COMPLETED,
     JobState.FAILED,

@@ -6,7 +6,8 @@ import logging
 from collections import deque
 from operator import attrgetter
 
-from ..model.job import ACTIVE, COMPLETED, FAILED, PENDING, JobRecord
+from ..model.job import ACTIVE, COMPLETED, FAILED, GATED, PENDING, JobRecord
+from ..model.links import Links
 from ..model.options import Keep
 from ..shard.deadlines import LEASE, RETENTION, TIMEOUT, TTL, Deadlines
 from ..shard.keys import LIMIT, departed_key, seq_of
@@ -14,9 +15,11 @@ from ..shard.queue_state import QueueState, finished_size
 from ..shard.shard import BROKEN, OPEN, FinishedHeads, Shard
 from ..shard.stalls import watch
 from ..state import State
+from ..stores.dependencies import AGAIN, Effect
 from .finish import forget, resolve
 from .log_rows import mark_logs
 from .mark import mark, mark_all, mark_gone, mark_group, mark_held, mark_queue
+from .outcomes import links_of, mark_edges, note
 from .schedule_marks import set_anew
 
 _log = logging.getLogger("bunqueue_py.recover")
@@ -47,6 +50,8 @@ def rebuild(state: State, shard: Shard) -> None:
     make_anew(state, shard)
     for queue in shard.queues.values():
         set_anew(state, queue)
+    if state.dependencies.dependents:
+        note(state, shard, Effect(AGAIN, "", ""))
     if shard.dirty is not None:
         mark_logs(state, shard)
         for queue in shard.queues.values():
@@ -56,6 +61,9 @@ def rebuild(state: State, shard: Shard) -> None:
                 mark_group(queue, group)
             for record in queue.records():
                 mark_all(state, queue, record)
+                links = links_of(record)
+                if links is not None:
+                    mark_edges(queue, record, links)
             for record in queue.unique_keys.gone():
                 mark_held(queue, record)
     shard.gate = OPEN
@@ -155,7 +163,9 @@ def _rebuild_queue(
         if record.custom_id is not None:
             _rebuild_custom_id(queue, record)
     for record in sorted(others, key=_entered):
-        if record.state == ACTIVE:
+        if record.state == GATED:
+            _rebuild_gated(state, queue, record)
+        elif record.state == ACTIVE:
             queue.active[record.id] = record
             if record.side is not None and record.side.group is not None:
                 queue.need_groups().of(record).active += 1
@@ -244,6 +254,25 @@ def _place_pending(
         queue.place(record, now, seq)
         if anew:
             mark(queue, record)
+
+
+def _rebuild_gated(state: State, queue: QueueState, record: JobRecord) -> None:
+    """A record that waits for others, in its old place among such. What it waits for is looked at
+    by the drain."""
+    seq = seq_of(record)
+    if seq is None:
+        queue.gate(record)
+    else:
+        record.key = departed_key(seq)
+        queue.gated[record.id] = record
+    if record.options.ttl_ms is not None and record.started_ms is None:
+        queue.shard.deadlines.push(ttl_due(record), TTL, record)
+    links = record.need_side().links
+    if links is None:
+        # only a file that was changed by hand has such a job: the first look lets it go
+        links = record.need_side().links = Links()
+    links.recount()
+    state.dependencies.register(record.id, links.edges)
 
 
 _key = attrgetter("key")

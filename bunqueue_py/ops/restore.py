@@ -30,10 +30,13 @@ from .careful import CAREFUL_MS
 from .fail import end_run, wait_before_retry
 from .finish import finalize
 from .fire import LATE_MS
+from .flow import drain, look_again
 from .give_back import give_back
 from .log_rows import LOG_KIND, read_line, restore_logs
 from .mark import QUEUE_KIND, mark, mark_group, mark_held, mark_new, mark_queue
+from .outcomes import EDGES_KIND, PROOF_KIND
 from .recover import STRAY_SHARE, Found, make_anew
+from .restore_ties import Ties
 from .retention import trim
 from .schedule import restore_one, stamps
 from .tally import MINUTES_KIND, begin_tally, restore_minutes
@@ -50,9 +53,13 @@ def restore(state: State, recovered: Recovered) -> None:
     held: list[tuple[str, Any]] = []
     logs: dict[str, list[Line]] = {}
     schedules: dict[str, dict[str, Any]] = {SCHEDULE_KIND: {}, PROGRESS_KIND: {}}
+    ties = Ties()
     for kind, key, body in recovered.rest:
         if kind == HELD_KIND:
             held.append((key, body))
+        elif kind in (PROOF_KIND, EDGES_KIND):
+            with _passed_over(kind, key):
+                ties.take(kind, key, body)
         elif kind == QUEUE_KIND:
             with _passed_over(kind, key):
                 restore_settings(_queue_of(state, key), body)
@@ -87,6 +94,8 @@ def restore(state: State, recovered: Recovered) -> None:
         _hand_out(state, record, now)
     for part in parts.values():
         _take_keys(part.others, now)
+        ties.fasten(state, part.others)
+    ties.keep_proofs(state)
     _remember_starts(state, parts, now)
     for shard in state.shards.shards:
         with shard.lock:
@@ -96,6 +105,8 @@ def restore(state: State, recovered: Recovered) -> None:
     _end_lost(state, lost, clean=recovered.clean)
     _bury(state, broken)
     restore_logs(state, logs)
+    look_again(state)
+    drain(state)
     for shard in state.shards.shards:
         shard.careful_ms = 0 if recovered.clean else now + CAREFUL_MS
         shard.call_after()

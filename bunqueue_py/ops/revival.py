@@ -11,11 +11,13 @@ from ..state import State
 from .deduplicate import refuse_conflict, take_key
 from .fail import announce
 from .finish import drop_retention, emit
+from .flow import failed_dependency, gated_anew
 from .mark import mark_revived
+from .outcomes import links_of
 from .recover import ttl_due
 
 
-def refusal_of_retry(queue: QueueState, record: JobRecord, now: int) -> str | None:
+def refusal_of_retry(state: State, queue: QueueState, record: JobRecord, now: int) -> str | None:
     """Why a finished job cannot be retried now, in words that follow "because"; `None` if it can.
 
     Its shard is held. Whatever a live job may have taken from a finished one is asked for here.
@@ -23,22 +25,25 @@ def refusal_of_retry(queue: QueueState, record: JobRecord, now: int) -> str | No
     if record.custom_id is not None:
         holder = queue.custom_ids.get(record.custom_id)
         if holder is not None and holder is not record and holder.state <= ACTIVE:
-            return f"its custom id {record.custom_id!r} now belongs to live job {holder.id}"
+            return (
+                f"its custom id {record.custom_id!r} now belongs to live job {holder.id}; wait "
+                "until that has finished, or remove it"
+            )
     other = key_conflict(queue, record, now)
     if other is not None:
         return f"its deduplication key {record.unique_key!r} now belongs to live job {other}"
-    return None
+    links = links_of(record)
+    return None if links is None else failed_dependency(state, links)
 
 
-def refuse_retry(queue: QueueState, record: JobRecord, now: int) -> None:
+def refuse_retry(state: State, queue: QueueState, record: JobRecord, now: int) -> None:
     """Raises what `refusal_of_retry` says: `DuplicateJobError` for the key, `JobStateError` for
     anything else."""
     refuse_conflict(queue, record, now)
-    why = refusal_of_retry(queue, record, now)
+    why = refusal_of_retry(state, queue, record, now)
     if why is not None:
         raise JobStateError(
-            f"job {record.id} cannot be retried, because {why}; wait until that has finished, or "
-            "remove it",
+            f"job {record.id} cannot be retried, because {why}",
             job_id=record.id,
         )
 
@@ -65,7 +70,9 @@ def revive(
     record.revive(now, automatic=automatic)
     if record.unique_key is not None:
         take_key(state, queue, record, now)
-    ready = queue.place(record, now)
+    ready = False
+    if links_of(record) is None or not gated_anew(state, queue, record, now):
+        ready = queue.place(record, now)
     mark_revived(queue, record, result_size)
     if record.options.ttl_ms is not None:
         due = ttl_due(record)

@@ -12,6 +12,7 @@ from ..shard.pages import (
     DEAD,
     DELAYED,
     END,
+    GATED,
     GROUP_HEAPS,
     GROUP_LANES,
     HEAP,
@@ -33,6 +34,7 @@ PAGE = 500
 _SHELVES = {
     JobState.COMPLETED: {COMPLETED},
     JobState.FAILED: {DEAD},
+    JobState.WAITING_CHILDREN: {GATED},
     JobState.ACTIVE: {ACTIVE},
     JobState.DELAYED: {DELAYED, ANCHORED},
     # what was due when the walk began has been moved to these

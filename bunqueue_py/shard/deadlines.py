@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from itertools import count
 
-from ..model.job import COMPLETED, FAILED, PENDING, Delivery, JobRecord
+from ..model.job import COMPLETED, FAILED, GATED, PENDING, Delivery, JobRecord
 
 LEASE, TIMEOUT, TTL, RETENTION, STALL, DEAD_EXPIRY, DEAD_RETRY = range(7)
 
@@ -108,7 +108,7 @@ def is_stale(entry: Entry) -> bool:
         # a lock that was shortened has an earlier deadline besides
         return kind == LEASE and subject.armed_ms != due_ms
     if kind == TTL:
-        return subject.state != PENDING or subject.started_ms is not None
+        return subject.state not in (PENDING, GATED) or subject.started_ms is not None
     if kind == RETENTION:
         return subject.state not in (COMPLETED, FAILED)
     letter = None if subject.side is None else subject.side.letter

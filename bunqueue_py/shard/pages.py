@@ -1,11 +1,11 @@
 """A walk through one queue's jobs, a page at a time, that nothing has to be kept for. Guarded.
 
 The walk goes through the structures in an order that jobs do not follow: those that are finished,
-the active, the delayed, the ready, those of groups last and by the number of the group, once
-through their lanes and once through their heaps. What has been passed is passed by key. A job that
-changes its place either goes where the walk has been, or it has a new key there: an admission
-number or a number of arrival that was not yet drawn when the walk began. So no job comes twice,
-and one that stays where it is comes once.
+those that wait for others, the active, the delayed, the ready, those of groups last and by the
+number of the group, once through their lanes and once through their heaps. What has been passed is
+passed by key. A job that changes its place either goes where the walk has been, or it has a new key
+there: an admission number or a number of arrival that was not yet drawn when the walk began. So no
+job comes twice, and one that stays where it is comes once.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .keys import SEQ_BITS, seq_of
 from .queue_state import QueueState
 
 _ARRIVAL = (1 << SEQ_BITS) - 1
-COMPLETED, DEAD, ACTIVE, DELAYED, ANCHORED, LANE, HIGH_LANES, LOW_LANES, HEAP = range(9)
-GROUP_LANES, GROUP_HEAPS, END = range(9, 12)
+COMPLETED, DEAD, GATED, ACTIVE, DELAYED, ANCHORED, LANE, HIGH_LANES, LOW_LANES, HEAP = range(10)
+GROUP_LANES, GROUP_HEAPS, END = range(10, 13)
 
 _PAGES = 32
 """What can only be walked from its start is read in no more pages than that, or it would cost
@@ -49,12 +49,12 @@ def first_page(queue: QueueState) -> Cursor:
 
 
 def next_page(queue: QueueState, at: Cursor, limit: int) -> tuple[list[JobRecord], Cursor]:
-    """Up to `limit` records (of finished or active jobs a 32nd of them, if that is more) and the
-    cursor after them; a page may be empty before the `END`.
+    """Up to `limit` records (of finished, gated or active jobs a 32nd of them, if that is more) and
+    the cursor after them; a page may be empty before the `END`.
 
     O(limit), but for the way to the page: O(log n) for what is delayed, in the heap or in a group
     (however many groups there are), a turn of the lane (half a millisecond in a million), a step
-    for each finished or active job before it.
+    for each finished, gated or active job before it.
     The caller has marked the gate.
     """
     if at.shelf in (GROUP_LANES, GROUP_HEAPS):
@@ -68,9 +68,10 @@ def next_page(queue: QueueState, at: Cursor, limit: int) -> tuple[list[JobRecord
         stamps = _finished(kept.values(), moment, key, limit)
         found = [record for _, _, record in stamps]
         moment, last = stamps[-1][:2] if stamps else (-1, None)
-    elif shelf == ACTIVE:
-        running = ((_seq(record), record) for record in queue.active.values())
-        limit = max(limit, len(queue.active) // _PAGES)
+    elif shelf in (GATED, ACTIVE):
+        members = queue.gated if shelf == GATED else queue.active
+        running = ((_seq(record), record) for record in members.values())
+        limit = max(limit, len(members) // _PAGES)
         # by number, not by start: one that is given back and pulled again is passed all the same
         pairs = nsmallest(limit, (pair for pair in running if pair[0] > key), key=_first)
         found = [record for _, record in pairs]

@@ -13,7 +13,7 @@ from .delayed import DelayedIndex
 from .dirty import GROUP_KIND, HELD_KIND, group_name, held_name
 from .finished import Finished
 from .groups import Groups
-from .keys import seq_of
+from .keys import departed_key, seq_of
 from .limiter import UNBOUNDED, Limits
 from .ready_queue import Arrivals, ReadyQueue
 from .tally import Tally
@@ -52,6 +52,7 @@ class Places:
         "empty_waiters",
         "event_seq",
         "failed_total",
+        "gated",
         "groups",
         "limits",
         "lock",
@@ -102,6 +103,7 @@ class Places:
         self.delayed = DelayedIndex()
         self.anchored = DelayedIndex()
         self.active: dict[str, JobRecord] = {}
+        self.gated: dict[str, JobRecord] = {}
         self.completed = Finished()
         self.counted: OrderedDict[str, JobRecord] = OrderedDict()
         self.dead = DeadLetters(self.dead.settings)
@@ -152,6 +154,12 @@ class Places:
             self.need_groups().push(record, seq, now, by_time=by_time)
         else:
             self.ready.push(record, seq, by_time=by_time)
+
+    def gate(self, record: JobRecord) -> None:
+        """Takes in a record that waits for other jobs, with a new admission number."""
+        self.seq += 1
+        record.key = departed_key(self.seq)
+        self.gated[record.id] = record
 
     def unplace(self, record: JobRecord, now: int) -> None:
         """Takes a pending record out from where it waits."""
@@ -304,8 +312,8 @@ class Places:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is pending or active."""
-        return not self.active and not self.pending
+        """Whether nothing is pending, gated or active."""
+        return not self.active and not self.gated and not self.pending
 
     def settle_idle(self) -> None:
         """Wakes those who wait for the queue to be empty, if it is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..model.job import ACTIVE, COMPLETED, FAILED, PENDING, REMOVED, JobRecord
+from ..model.job import ACTIVE, COMPLETED, FAILED, GATED, PENDING, REMOVED, JobRecord
 from ..types import JobCounts, JobState
 from .places import Places
 from .ready_queue import Stamped, merged, stamped
@@ -66,6 +66,7 @@ class QueueState(Places):
             waiting=waiting,
             prioritized=prioritized,
             delayed=delayed,
+            waiting_children=len(self.gated),
             active=len(self.active),
             completed=len(self.completed),
             failed=len(self.dead),
@@ -91,6 +92,7 @@ class QueueState(Places):
         if state is JobState.COMPLETED:
             return [map(stamped, self.completed.values(newest_first=newest_first))]
         kept: dict[str, JobRecord] = {
+            JobState.WAITING_CHILDREN: self.gated,
             JobState.ACTIVE: self.active,
             JobState.FAILED: self.dead.records,
         }.get(state, {})
@@ -125,6 +127,7 @@ class QueueState(Places):
         for kept in (
             self.delayed.members,
             self.anchored.members,
+            self.gated,
             self.active,
             self.dead.records,
         ):
@@ -153,7 +156,13 @@ class QueueState(Places):
             assert record.custom_id == custom_id and record.state != REMOVED, "custom id"
         self.unique_keys.check()
         self.unique_keys.check_complete(self.records(), now)
-        size = self.pending + len(self.active) + len(self.completed) + len(self.dead)
+        for record in self.gated.values():
+            assert record.state == GATED, "gated"
+            assert record.side is not None and record.side.links is not None, "gated by nothing"
+            record.side.links.check()
+            assert record.side.links.unmet > 0, f"job {record.id} waits for nothing"
+        size = self.pending + len(self.gated) + len(self.active)
+        size += len(self.completed) + len(self.dead)
         assert self.admitted - self.departed == size, (
             f"{self.name}: {self.admitted} came, {self.departed} left, but {size} are here"
         )
@@ -165,6 +174,7 @@ def _moment(entry: tuple[int, JobRecord]) -> int:
 
 
 _STATES = {
+    GATED: JobState.WAITING_CHILDREN,
     ACTIVE: JobState.ACTIVE,
     COMPLETED: JobState.COMPLETED,
     FAILED: JobState.FAILED,

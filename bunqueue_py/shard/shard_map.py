@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from .queue_state import QueueState
@@ -57,9 +57,22 @@ class ShardMap:
             return made
 
     @contextmanager
+    def locked(self, wanted: Iterable[Shard]) -> Iterator[list[Shard]]:
+        """Holds the locks of those shards, taken in ascending order."""
+        shards = sorted(wanted, key=_index)
+        with ExitStack() as stack:
+            for shard in shards:
+                stack.enter_context(shard.lock)
+            yield shards
+
+    @contextmanager
     def all_locked(self) -> Iterator[tuple[Shard, ...]]:
         """Holds every shard's lock, taken in ascending order."""
         with ExitStack() as stack:
             for shard in self.shards:
                 stack.enter_context(shard.lock)
             yield self.shards
+
+
+def _index(shard: Shard) -> int:
+    return shard.index

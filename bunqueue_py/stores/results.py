@@ -16,9 +16,11 @@ class ResultStore:
     several times as much there.
     """
 
-    __slots__ = ("_limit", "_lock", "_max_bytes", "_results", "size")
+    __slots__ = ("_limit", "_lock", "_max_bytes", "_results", "pinned", "size")
 
     def __init__(self, limit: int, max_bytes: int) -> None:
+        #: those that a live job may yet read, outside every bound
+        self.pinned: dict[str, bytes] = {}
         self._limit = limit
         self._max_bytes = max_bytes
         #: bytes held now
@@ -53,6 +55,8 @@ class ResultStore:
             data = self._results.get(job_id)
             if data is not None:
                 self._results.move_to_end(job_id)
+            elif self.pinned:
+                return self.pinned.get(job_id)
             return data
 
     def drop(self, job_id: str) -> None:
@@ -61,6 +65,28 @@ class ResultStore:
             data = self._results.pop(job_id, None)
             if data is not None:
                 self.size -= len(data)
+            if self.pinned:
+                self.pinned.pop(job_id, None)
+
+    def pin(self, job_id: str, data: bytes | None = None) -> None:
+        """Keeps the result (the one that is here, if none is given) until `unpin`."""
+        with self._lock:
+            kept = self._results.pop(job_id, None)
+            if kept is not None:
+                self.size -= len(kept)
+            if data is None:
+                data = kept
+            if data is not None:
+                self.pinned[job_id] = data
+
+    def unpin(self, job_id: str) -> None:
+        """The result is one of many again, used just now."""
+        if job_id not in self.pinned:
+            return
+        with self._lock:
+            data = self.pinned.pop(job_id, None)
+        if data is not None:
+            self.put(job_id, data)
 
 
 class Proof(NamedTuple):
@@ -81,9 +107,11 @@ class ProofStore:
 
     LIMIT = 50_000
     CHUNK = 1_000
-    __slots__ = ("_chunks", "_lock", "_size")
+    __slots__ = ("_chunks", "_lock", "_size", "pinned")
 
     def __init__(self) -> None:
+        #: those that a live job may yet ask for, outside the bound
+        self.pinned: dict[str, Proof] = {}
         self._lock = make_lock("proofs", LEAF)
         self._chunks: deque[dict[str, Proof]] = deque([{}])
         self._size = 0
@@ -117,8 +145,22 @@ class ProofStore:
     def get(self, job_id: str) -> Proof | None:
         """The proof, the newest if the job has left twice; `None` if there is none."""
         with self._lock:
+            if self.pinned and job_id in self.pinned:
+                return self.pinned[job_id]
             for chunk in reversed(self._chunks):
                 found = chunk.get(job_id)
                 if found is not None:
                     return found
         return None
+
+    def pin(self, job_id: str, proof: Proof) -> None:
+        """Remembers the proof until `unpin`."""
+        with self._lock:
+            self.pinned[job_id] = proof
+
+    def unpin(self, job_id: str) -> None:
+        """The proof is one of many again, the newest."""
+        with self._lock:
+            proof = self.pinned.pop(job_id, None)
+        if proof is not None:
+            self.put(job_id, proof)

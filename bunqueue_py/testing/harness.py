@@ -17,7 +17,7 @@ from ..durations import moment_to_ms, ms_to_moment, shown
 from ..errors import BunqueueError, ValidationError
 from ..manager import QueueManager
 from ..model.events import JobEvent, event_of
-from ..model.job import ACTIVE, PENDING
+from ..model.job import ACTIVE
 from ..model.options import checked_bool, checked_int, checked_name, checked_queue_name
 from ..storage.base import Storage
 from ..storage.memory import MemoryStorage
@@ -33,7 +33,13 @@ from .trouble import expire_lock
 _PARTS = ("weeks", "days", "hours", "minutes", "seconds", "milliseconds", "microseconds")
 MAX_WAITS = 1_000
 _LAST_MS = moment_to_ms(datetime(9000, 1, 1, tzinfo=timezone.utc), "")
-_WAITS = (JobState.ACTIVE, JobState.WAITING, JobState.PRIORITIZED, JobState.DELAYED)
+_WAITS = (
+    JobState.ACTIVE,
+    JobState.WAITING,
+    JobState.PRIORITIZED,
+    JobState.DELAYED,
+    JobState.WAITING_CHILDREN,
+)
 
 
 def hang() -> Any:
@@ -220,7 +226,7 @@ class Harness:
         kept = stage.manager.kept
         if kept is not None and not hasattr(kept, "_abandon"):
             raise BunqueueError(f"{shown(kept)} cannot be played dead: use a path")
-        before = [i for i, r in stage.state.index.items() if r.state in (PENDING, ACTIVE)]
+        before = [i for i, r in stage.state.index.items() if r.state <= ACTIVE]
         stage.crash()
         index = stage.state.index
         return CrashReport(list(index), [i for i in before if i not in index], kept is None)

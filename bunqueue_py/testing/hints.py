@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..client.job import Job
 from ..durations import ms_to_moment
 from ..errors import BunqueueError
+from ..ops.outcomes import links_of
 from ..shard.keys import seq_of
 from ..types import JobState
 
@@ -20,7 +21,12 @@ SHOWN_JOBS = 12
 """How many jobs of one queue a picture shows."""
 SHOWN_DATA = 60
 
-_PENDING = (JobState.WAITING, JobState.PRIORITIZED, JobState.DELAYED)
+_PENDING = (
+    JobState.WAITING,
+    JobState.PRIORITIZED,
+    JobState.DELAYED,
+    JobState.WAITING_CHILDREN,
+)
 _READY = (JobState.WAITING, JobState.PRIORITIZED)
 _ORDER = (JobState.ACTIVE, JobState.FAILED, *_PENDING, JobState.COMPLETED)
 
@@ -206,6 +212,8 @@ def _hopeless(stage: Stage, text: str) -> BunqueueError:
 
 def way_out(stage: Stage, job: Job) -> str:
     """What the test has to call for that job, which has not ended, to get on."""
+    if job.state is JobState.WAITING_CHILDREN:
+        return _held_back(stage, job)
     queue = job.queue
     crews = [crew for crew in stage.crews() if crew.queue == queue]
     if job.state is JobState.ACTIVE:
@@ -229,6 +237,27 @@ def way_out(stage: Stage, job: Job) -> str:
     if any(crew.may_run(now, wall) for crew in crews):
         return "run_until_idle() runs it"
     return _time_for(stage, queue) or "A limit or a paused group holds it back"
+
+
+def _held_back(stage: Stage, job: Job) -> str:
+    """What a job that waits for others waits for in the end, and the way on from there."""
+    seen = {job.id}
+    while True:
+        record = stage.state.index.get(job.id)
+        links = None if record is None else links_of(record)
+        waited = [] if links is None else links.waited_for()
+        others = [stage.manager.get_job(other) for other in waited if other not in seen]
+        other = next((found for found in others if found is not None), None)
+        if other is None:
+            return "What it waits for is gone: remove_dependency() it"
+        if other.state is not JobState.WAITING_CHILDREN:
+            break
+        seen.add(other.id)
+        job = other
+    told = f"It waits for {named(stage, other.id)}, which {_what(stage, other)}"
+    if other.state is JobState.FAILED:
+        return f"{told}: retry() that, or remove_dependency() it"
+    return f"{told}. {way_out(stage, other)}"
 
 
 def _until_due(stage: Stage, job: Job) -> str:

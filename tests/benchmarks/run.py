@@ -36,6 +36,7 @@ BENCHMARKS = {
     "writer": "writer",
     "sqlite": "sqlite",
     "sweep": "sweep",
+    "flows": "flows",
 }
 """Names on the command line, and the modules that do the measuring."""
 

@@ -30,6 +30,8 @@ IN_EVERY_RUN = {
     "test_tokens_on_sqlite.py",
     "test_deduplication_on_sqlite.py",
     "test_dead_letters_on_sqlite.py",
+    "test_dependencies_on_sqlite.py",
+    "test_flows_on_sqlite.py",
 }
 """The others are marked slow: all together they take a minute."""
 

@@ -113,7 +113,7 @@ def kill_one(path: Path, generation: int, plan: dict[str, Any]) -> tuple[Journal
         "generation": generation,
     }
     child = subprocess.Popen(
-        [sys.executable, "-m", "tests.crash.child", json.dumps(told)],
+        [sys.executable, "-m", plan.get("module", "tests.crash.child"), json.dumps(told)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stderr=subprocess.PIPE,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.flow_rounds import Found, play_flows
 from tests.crash.rounds import Losses, play, play_one
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="kills with SIGKILL")
@@ -36,3 +37,21 @@ def test_whenever_and_wherever_it_is_killed_the_books_balance(
     print(losses.report())
     assert losses.commits
     assert losses.operations
+
+
+@pytest.mark.slow
+def test_flows_are_there_whole_or_not_at_all_and_no_effect_is_half_applied(
+    tmp_path: Path, slow_rounds: Callable[[int, int], int]
+) -> None:
+    """The crash cases, with flows half done."""
+    found = Found()
+    for seed in range(slow_rounds(5, 100)):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        try:
+            play_flows(folder / "jobs.db", seed, found)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}, whose files are in {folder}: {error}") from error
+    print(found.report())
+    assert found["committed flows"]
+    assert found["jobs with children"]

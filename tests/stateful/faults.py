@@ -279,4 +279,25 @@ MUTATIONS = (
         "if False:",
         ("tests/unit/test_cron.py::test_the_next_five_are_those_of_the_table",),
     ),
+    Mutation(
+        "a job that waits is not registered",
+        "ops/flow.py",
+        r"( +)(state\.dependencies\.register\(record\.id, links\.edges\))\n( +failure = None\n)",
+        r"\3\1links.edges or state\n",
+        ("tests/unit/test_dependencies.py",),
+    ),
+    Mutation(
+        "a completed job leaves no proof for those that wait",
+        "ops/outcomes.py",
+        r"if was not in \(COMPLETED, FAILED\):",
+        "if was != FAILED:",
+        ("tests/unit/test_dependencies.py",),
+    ),
+    Mutation(
+        "a removed dependency is not told",
+        "ops/outcomes.py",
+        r"if was != COMPLETED:\n( +# whoever)",
+        r"if was == FAILED:\n\1",
+        ("tests/unit/test_dependencies.py",),
+    ),
 )

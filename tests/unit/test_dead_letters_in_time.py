@@ -497,7 +497,7 @@ def test_a_replay_that_is_broken_off_goes_on_where_it_was(
         manager.fail(job, "boom", unrecoverable=True)
     asked = 0
 
-    def breaks(queue: Any, record: Any, now: int) -> None:
+    def breaks(state: Any, queue: Any, record: Any, now: int) -> None:
         nonlocal asked
         asked += 1
         if asked == 600:

@@ -149,6 +149,11 @@ BAD: dict[str, list[object]] = {
         Repeat(every=5, start=datetime(2030, 1, 1)),
         Repeat(every=5, end=datetime(2020, 1, 1, tzinfo=timezone.utc)),
     ],
+    "depends_on": [
+        None, 5, 5.0, True, "abc", b"abc", {"a"}, {"a": 1}, iter(["a"]), object(),
+        [None], [5], [b"a"], [["a"]], [JobSpec("of no call")], ["x"] * 10_001,
+    ],
+    "on_dependency_failure": ["", "Fail", "fail_parent", None, 0, True, b"fail", ["fail"]],
 }  # fmt: skip
 GOOD: dict[str, list[object]] = {
     "priority": [0, 1, -1, -1_000_000, 1_000_000],
@@ -177,6 +182,8 @@ GOOD: dict[str, list[object]] = {
     "stall_timeout": [0.001, 1e-9, 5, LONGEST, None],
     "durable": [True, False],
     "repeat": [None, Repeat(every=60), Repeat(cron="@daily", tz="Europe/Rome", limit=3)],
+    "depends_on": [(), []],
+    "on_dependency_failure": ["fail", "wait", "ignore"],
 }  # fmt: skip
 NEEDS: dict[str, dict[str, Any]] = {"group_limit": {"group": "acme"}}
 """What an option cannot do without."""

@@ -43,7 +43,6 @@ from bunqueue_py.storage.sqlite.rows import (
     to_json,
 )
 from bunqueue_py.storage.sqlite.statements import (
-    DROP_REST,
     MAX_ROWS,
     Statement,
     Statements,
@@ -364,12 +363,12 @@ def test_odd_text_in_a_plain_row_comes_back_exactly(text: str) -> None:
 def test_keys_and_bodies_of_the_rest_come_back_exactly(text: str) -> None:
     connection = sqlite3.connect(":memory:", isolation_level=None)
     schema.create(connection)
-    put = Statements(variable_limit(connection)).put_rest
+    make = Statements(variable_limit(connection))
     for body in ("first", {"text": text}):
-        connection.execute(*put.filled(["held_key", bindable(text), to_json(body)]))
+        connection.execute(*make.put_rest.filled(["held_key", bindable(text), to_json(body)]))
     rows = connection.execute("SELECT key, body FROM rest").fetchall()
     assert [(text_of(k), json.loads(text_of(b))) for k, b in rows] == [(text, {"text": text})]
-    connection.execute(DROP_REST, ["held_key", bindable(text)])
+    connection.execute(*make.drop_rest.filled(["held_key", bindable(text)]))
     assert connection.execute("SELECT COUNT(*) FROM rest").fetchone() == (0,)
     connection.close()
 

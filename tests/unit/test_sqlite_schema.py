@@ -90,7 +90,7 @@ def test_the_version_of_the_tables_is_changed_whenever_they_are() -> None:
             )
             for table in schema.TABLES
         }
-    assert schema.VERSION == 1
+    assert schema.VERSION == 2
     assert columns == {
         "meta": "key,value",
         "jobs": "id,queue,seq,state,priority,run_at,entered,meta,data,result",

@@ -13,7 +13,16 @@ from bunqueue_py.ops.query import check
 from bunqueue_py.testing import VirtualClock
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "verbs.md"
-STATES = ("waiting", "prioritized", "delayed", "active", "completed", "failed", "unknown")
+STATES = (
+    "waiting",
+    "prioritized",
+    "delayed",
+    "waiting-children",
+    "active",
+    "completed",
+    "failed",
+    "unknown",
+)
 VERBS = {
     "remove",
     "retry",
@@ -70,6 +79,9 @@ def prepared(queue: Queue, state: str) -> Job | str:
     manager: Any = queue.manager
     if state == "unknown":
         return manager.push("another", "old").id  # type: ignore[no-any-return]
+    if state == "waiting-children":
+        other = manager.push("another", name="other")
+        return queue.add("job", "old", depends_on=[other]).id
     job = queue.add("job", "old", **options.get(state, {}))
     if state.startswith(("active", "completed", "failed")):
         held = manager.pull(queue)

@@ -241,7 +241,7 @@ def test_health_has_one_line_a_task_and_knows_when_it_ran(
     report = manager.health()
     assert report.ok
     assert report.problems == ()
-    names = ["deadlines", "schedules", "clean-up", "workers", "checks"]
+    names = ["deadlines", "schedules", "dependencies", "clean-up", "workers", "checks"]
     assert [task.name for task in report.tasks] == names
     assert all(task.last_run is None for task in report.tasks)
     assert report.storage.error is None

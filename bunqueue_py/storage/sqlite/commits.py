@@ -18,7 +18,7 @@ from ...model.rows import DATA, RESULT, Marks
 from .connection import code_of
 from .opening import shrink
 from .rows import RowEncoder, bindable, to_json
-from .statements import DROP_REST, Statement, Statements, variable_limit
+from .statements import Statement, Statements, variable_limit
 
 _log = logging.getLogger("bunqueue_py.storage")
 
@@ -143,16 +143,19 @@ class Committer:
             yield from self._rest(marks.rest)
 
     def _rest(self, rest: dict[tuple[str, str], Any]) -> Iterator[tuple[str, list[Any]]]:
-        put = self._statements.put_rest
+        put, drop = self._statements.put_rest, self._statements.drop_rest
         kept = [(kind, key, body) for (kind, key), body in rest.items() if body is not None]
         for part in _parts(kept, put.max_rows):
             values: list[Any] = []
             for kind, key, body in part:
                 values += (kind, bindable(key), to_json(body))
             yield put.filled(values)
-        for (kind, key), body in rest.items():
-            if body is None:
-                yield DROP_REST, [kind, bindable(key)]
+        gone = (pair for pair, body in rest.items() if body is None)
+        for part in _parts(gone, drop.max_rows):
+            values = []
+            for kind, key in part:
+                values += (kind, bindable(key))
+            yield drop.filled(values)
 
     def _reconnect(self) -> None:
         try:

@@ -15,6 +15,7 @@ from ...model.backoff import DEFAULT_BACKOFF, Backoff
 from ...model.claim import REPLACE, SKIP
 from ...model.failure import Failure
 from ...model.import_path import ByPath, import_path
+from ...model.links import WAIT, LinksRow, check_edges
 from ...model.options import OPTION_FIELDS, Keep, Options
 from ...model.repeat import Plan, plan_from
 from ...model.rows import ClaimRow, LetterRow, SideRow
@@ -64,7 +65,7 @@ def side_parts(side: SideRow) -> dict[str, Any]:
     """What is not as in a new `Side`. Of all stacks only that of the failure: nobody is shown those
     of earlier attempts, and each change of the job would write all of them again."""
     anchored, attempts, dlq_retries, failure, group, last_retry, letter, *rest = side
-    progress, message, stalls, tags, timeline, trace = rest
+    progress, message, stalls, tags, timeline, trace, links = rest
     parts: dict[str, Any] = {}
     if anchored:
         parts["anchored"] = True
@@ -95,6 +96,8 @@ def side_parts(side: SideRow) -> dict[str, Any]:
         parts["timeline"] = timeline
     if trace is not None:
         parts["trace"] = trace
+    if links is not None:
+        parts["links"] = links
     return parts
 
 
@@ -139,6 +142,7 @@ def read_side(parts: Any) -> SideRow:
         tuple(_checked(tag, str) for tag in _checked(get("tags", []), list)),
         _timeline(get("timeline", None)),
         _text_or_none(get("trace", None)),
+        _links(get("links", None)),
     )
     _expect(not parts)
     return side
@@ -206,6 +210,19 @@ def _timeline(parts: Any) -> tuple[tuple[str, int], ...] | None:
     if parts is None:
         return None
     return tuple((_checked(step, str), _moment(at)) for step, at in _checked(parts, list))
+
+
+def _links(parts: Any) -> LinksRow | None:
+    if parts is None:
+        return None
+    parent_id, on_failure, edges = _checked(parts, list)
+    _expect(is_int(on_failure, 0, WAIT + 1))
+    if edges.__class__ is list:
+        check_edges(edges)
+        edges = tuple((job_id, code) for job_id, code in edges)
+    else:
+        _moment(edges)
+    return _text_or_none(parent_id), on_failure, edges
 
 
 def _backoff(parts: Any) -> Backoff:

@@ -17,7 +17,7 @@ from .connection import Header
 APPLICATION_ID = 0x62717079
 """The letters "bqpy"."""
 
-VERSION = 1
+VERSION = 2
 
 # Tables with a rowid, although ids are text: without one, SQLite moves all of a row beyond about
 # 1,000 bytes out of line, and a payload of 1,500 bytes takes twice the time and the space.
@@ -52,7 +52,13 @@ TABLES = ("meta", "jobs", "payloads", "results", "rest")
 
 Step = Callable[[Connection], None]
 
-MIGRATIONS: tuple[tuple[int, Step], ...] = ()
+
+def _with_ties(connection: Connection) -> None:
+    """Jobs that wait for jobs: a job's `side` has `links`, and `rest` has edges and proofs. No
+    table changes; but a release that knows of none of it would take such a row for damaged."""
+
+
+MIGRATIONS: tuple[tuple[int, Step], ...] = ((2, _with_ties),)
 """(version, what makes it from the one before), without gaps, the newest last. A step runs inside a
 transaction and neither begins nor ends one. Once released, a step is never changed."""
 

@@ -77,6 +77,7 @@ class Statements:
     __slots__ = (
         "drop_jobs",
         "drop_payloads",
+        "drop_rest",
         "drop_results",
         "put_jobs",
         "put_payloads",
@@ -105,10 +106,9 @@ class Statements:
         self.drop_jobs = _drop("jobs", variables)
         self.drop_payloads = _drop("payloads", variables)
         self.drop_results = _drop("results", variables)
-
-
-DROP_REST = "DELETE FROM rest WHERE kind=? AND key=?"
-"""One by one: what is in there is cold."""
+        self.drop_rest = Statement(
+            "DELETE FROM rest WHERE(kind,key)IN(VALUES", "(?,?)", ")", variables
+        )
 
 
 def _put_blobs(table: str, variables: int) -> Statement:

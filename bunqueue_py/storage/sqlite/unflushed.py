@@ -23,7 +23,7 @@ from ...errors import StorageCorruptError, StorageError
 from ...model.rows import Marks
 from . import schema
 from .rows import RowEncoder, bindable, to_json
-from .statements import DROP_REST, Statements, variable_limit
+from .statements import Statements, variable_limit
 
 _log = logging.getLogger("bunqueue_py.storage")
 
@@ -242,7 +242,7 @@ def _apply(connection: Connection, lines: Iterable[list[Any]]) -> None:
         if len(values) == put[what].width:
             connection.execute(*put[what].filled(values))
         elif what == "rest":
-            connection.execute(DROP_REST, values)
+            connection.execute(*make.drop_rest.filled(values))
         else:
             connection.execute(*drop[what].filled(values))
 

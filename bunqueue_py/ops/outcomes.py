@@ -1,0 +1,146 @@
+"""What the end of a job means to those that wait for it: recorded here, under its shard's lock, and
+applied by `flow.drain` after release."""
+
+from __future__ import annotations
+
+from binascii import b2a_base64
+from typing import Any
+
+from ..model.job import COMPLETED, FAILED, JobRecord
+from ..model.links import EDGES_A_ROW, INLINE_EDGES, Links
+from ..shard.queue_state import QueueState
+from ..shard.shard import Shard
+from ..state import State
+from ..stores.dependencies import DEAD, DONE, FREED, GONE, Effect
+from ..stores.results import Proof
+
+EDGES_KIND = "edges"
+PROOF_KIND = "proof"
+
+_effect = Effect._make
+FALLBACK_MS = 30_000
+"""When the scheduler drains, should whoever was to do it have been broken off."""
+
+
+def record_end(state: State, queue: QueueState, record: JobRecord, now: int) -> None:
+    """The record has just completed or failed for good. Whoever waits for it will be told; one that
+    completed needs nobody any more, while one that failed may yet be retried."""
+    job_id = record.id
+    done = record.state == COMPLETED
+    if job_id in state.dependencies.dependents:
+        if done and record.result_size >= 0:
+            state.results.pin(job_id)
+        note(state, queue.shard, _effect((DONE if done else DEAD, job_id, queue.name)), now)
+    side = record.side
+    if side is not None and side.links is not None and side.links.edges:
+        if done:
+            release_edges(state, queue, record, side.links)
+        mark_edges(queue, record, side.links)
+
+
+def record_leave(state: State, queue: QueueState, record: JobRecord, was: int) -> bool:
+    """The record is about to leave the index, from that state. A finished one that somebody waits
+    for, or has waited for, leaves a proof for as long as they live; says whether it did."""
+    links = links_of(record)
+    if links is not None:
+        release_edges(state, queue, record, links)
+        drop_edges(queue, record, links)
+    job_id = record.id
+    if job_id not in state.dependencies.dependents:
+        return False
+    if was != COMPLETED:
+        # whoever waits for one that failed waits for a retry, which cannot be any more
+        note(state, queue.shard, Effect(GONE, job_id, queue.name))
+    if was not in (COMPLETED, FAILED):
+        return False
+    failure = record.side.failure if was == FAILED and record.side is not None else None
+    pin_proof(
+        state, queue, job_id, Proof(queue.name, record.entered_ms, record.result_size >= 0, failure)
+    )
+    return True
+
+
+def note(state: State, shard: Shard, effect: Effect, now: int | None = None) -> None:
+    """The effect is applied by whoever releases the shard's lock."""
+    dependencies = state.dependencies
+    dependencies.pending.append(effect)
+    if not shard.after or shard.after[-1] is not dependencies.drain:
+        shard.after.append(dependencies.drain)  # type: ignore[arg-type]
+    due = (state.now() if now is None else now) + FALLBACK_MS
+    if due < state.alarm.due_ms:
+        state.alarm.set(due)
+
+
+def links_of(record: JobRecord) -> Links | None:
+    """What ties the record to others, if anything does."""
+    side = record.side
+    return None if side is None else side.links
+
+
+def release_edges(state: State, queue: QueueState, record: JobRecord, links: Links) -> None:
+    """The record needs to know nothing any more of those that it waited for."""
+    if not links.edges:
+        return
+    for job_id in state.dependencies.unregister(record.id, links.edges):
+        free(state, queue.shard, job_id)
+
+
+def free(state: State, shard: Shard, job_id: str) -> None:
+    """Nobody waits for that job any more: its result is one of many, and so is its proof."""
+    results, proofs = state.results, state.proofs.pinned
+    if proofs and job_id in proofs:
+        note(state, shard, Effect(FREED, job_id, proofs[job_id].queue))
+    if results.pinned:
+        results.unpin(job_id)
+        if job_id in state.dependencies.dependents:
+            # somebody has come meanwhile
+            results.pin(job_id)
+
+
+# -- on disk -------------------------------------------------------------------------------------
+
+
+def pin_proof(state: State, queue: QueueState, job_id: str, proof: Proof) -> None:
+    """Keeps the proof, and the result that it tells of, whatever else leaves; on disk too. The
+    shard of that queue is held."""
+    state.proofs.pin(job_id, proof)
+    dirty = queue.shard.dirty
+    if dirty is not None:
+        result = state.results.get(job_id) if proof.has_result else None
+        dirty.keep(PROOF_KIND, job_id, proof_body(proof, result))
+
+
+def proof_body(proof: Proof, result: bytes | None) -> list[Any]:
+    """A proof as something that JSON can hold."""
+    text = None if result is None else b2a_base64(result, newline=False).decode()
+    return [proof.queue, proof.finished_ms, proof.has_result, proof.failure, text]
+
+
+def unpin_proof(state: State, queue: QueueState, job_id: str) -> None:
+    """The proof is one of many again. The shard of that queue is held."""
+    state.proofs.unpin(job_id)
+    if queue.shard.dirty is not None:
+        queue.shard.dirty.keep(PROOF_KIND, job_id, None)
+
+
+def mark_edges(queue: QueueState, record: JobRecord, links: Links) -> None:
+    """The record's edges have changed, and are too many to stand in its row."""
+    dirty = queue.shard.dirty
+    if dirty is not None and len(links.edges) > INLINE_EDGES:
+        for i, chunk in enumerate(links.chunks()):
+            dirty.keep(EDGES_KIND, edges_name(record.id, i), chunk)
+
+
+def drop_edges(queue: QueueState, record: JobRecord, links: Links, before: int = 0) -> None:
+    """The rows of the record's edges are no longer wanted; `before` is how many edges it had, if
+    those were more."""
+    dirty = queue.shard.dirty
+    edges = max(before, len(links.edges))
+    if dirty is not None and edges > INLINE_EDGES:
+        for i, _ in enumerate(range(0, edges, EDGES_A_ROW)):
+            dirty.keep(EDGES_KIND, edges_name(record.id, i), None)
+
+
+def edges_name(job_id: str, i: int) -> str:
+    """What the i-th row of the edges of a job is called on disk. An id has no NUL."""
+    return f"{job_id}\0{i:05d}"

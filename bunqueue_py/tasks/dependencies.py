@@ -1,0 +1,19 @@
+"""The fallback of the drain: what was noted and nobody applied, since its thread was broken off."""
+
+from __future__ import annotations
+
+from ..ops.flow import drain
+from ..ops.outcomes import FALLBACK_MS
+from ..state import State
+from .scheduler import Report
+
+
+def tick(state: State) -> Report:
+    """Drains, unless somebody is at it; if that has been at one and the same effect for half a
+    minute, it was broken off. It is due again for as long as something is left."""
+    if not state.dependencies.pending:
+        return Report(0, None)
+    stuck = state.dependencies.stuck_for(state.now()) >= FALLBACK_MS
+    done = drain(state, force=stuck)
+    left = bool(state.dependencies.pending)
+    return Report(done, state.now() + FALLBACK_MS if left else None)
