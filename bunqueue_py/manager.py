@@ -20,6 +20,7 @@ from typing import Any
 
 from typing_extensions import Self, Unpack
 
+from .aio import AsyncCalls
 from .backend import EngineBackend
 from .client.job import Ack, DlqEntry, Job, dlq_entry
 from .client.protocol import Backend
@@ -69,16 +70,17 @@ from .ops import (
     walk,
 )
 from .ops import close as ops_close
+from .ops.pull_async import pull_async
 from .readonly import ReadonlyManager, open_readonly
 from .serializers import Serializer
-from .shard.shard import FORKED
+from .shard.shard import FORKED, INERT
 from .state import State, build_state
 from .storage.base import Storage
 from .storage.memory import MemoryStorage
 from .storage.sqlite.paths import PathInput, absolute
 from .storage.sqlite.storage import SqliteStorage
 from .stores.alarm import NEVER
-from .sync import MANAGER, make_lock, spawn
+from .sync import MANAGER, in_child_of_worker, make_lock, spawn
 from .tasks import deadlines
 from .tasks.scheduler import Report, Task, TaskLoop
 from .tasks.stalls import LatePasses
@@ -145,7 +147,8 @@ class QueueManager:
         background: bool = True,
         _ids: Ids | None = None,
     ) -> None:
-        kept = _storage(storage)
+        inert = in_child_of_worker()
+        kept = None if inert else _storage(storage)
         if config is not None and not isinstance(config, ManagerConfig):
             raise ValidationError(f"config must be a ManagerConfig, not {shown(config)}")
         checked_bool(background, "background")
@@ -162,6 +165,10 @@ class QueueManager:
             kept,
         )
         self._state: State = state
+        if inert:
+            background = False
+            for shard in state.shards.shards:
+                shard.gate = INERT
         #: Encoded data as a value: the serializer's own function, as every `job.data` calls it.
         self.decode: Callable[[bytes], Any] = state.loads
         self._lifecycle = make_lock("manager lifecycle", MANAGER)
@@ -176,6 +183,8 @@ class QueueManager:
         loop.add(Task("deadlines", judge))
         self._backend = EngineBackend(state, self._beat, runs_threads=background)
         self.events = EventHub(state, threaded=background)
+        #: The calls that may block, as coroutines.
+        self.aio = AsyncCalls(self)
         if kept is not None:
             cut.attach(state)
             kept.start(
@@ -257,6 +266,7 @@ class QueueManager:
                     ended = self._loop.stop(self._left(deadline)) and ended
                     ended = self._beat.stop(self._left(deadline)) and ended
                     ended = self.events.close(self._left(deadline)) and ended
+                    ended = self._backend.close(self._left(deadline)) and ended
                     atexit.unregister(self._at_exit)
                     closed.set()
         if problem is not None:
@@ -673,10 +683,34 @@ class QueueManager:
         self._check_open()
         return wait.wait_for(self._state, _identify(job_id, None)[0], timeout_to_ms(timeout))
 
-    async def wait_for_async(self, job_id: Job | str) -> Any:
+    async def wait_for_async(self, job_id: Job | str, timeout: Duration | None = None) -> Any:
         """`wait_for` for coroutines; what `await job` does."""
         self._check_open()
-        return await wait.wait_for_async(self._state, _identify(job_id, None)[0])
+        timeout_ms = timeout_to_ms(timeout)
+        return await wait.wait_for_async(self._state, _identify(job_id, None)[0], timeout_ms)
+
+    async def _pull_async(
+        self,
+        queue: Any,
+        max_jobs: int,
+        timeout: Duration | None,
+        *,
+        lock_duration: Duration | None,
+        owner: str | None,
+        group: GroupChoice,
+    ) -> list[Job]:
+        checked_int(max_jobs, "max_jobs", 1, MAX_BATCH)
+        waiter = self._backend.async_handle(group if group is ANY else _group(group))
+        return await pull_async(  # type: ignore[return-value]
+            self._state,
+            _queue_name(queue),
+            max_jobs,
+            timeout_to_ms(timeout),
+            _lease_ms(lock_duration),
+            owner if owner is None else checked_name(owner, "owner"),
+            waiter,
+            self._backend.off_loop,
+        )
 
     def get_jobs(
         self,

@@ -17,6 +17,7 @@ use and raises `LockOrderError`; otherwise it is a plain `threading.Lock`.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -143,3 +144,14 @@ def spawn(name: str, target: Callable[[], None]) -> threading.Thread:
 def on_main_thread() -> bool:
     """Whether the caller runs on the thread that Ctrl-C interrupts."""
     return threading.current_thread() is threading.main_thread()
+
+
+CHILD_NAME = "bunqueue-child"
+"""How the name of a worker's process begins."""
+
+
+def in_child_of_worker() -> bool:
+    """Whether this process runs the handlers of a worker with `executor="process"`; known by its
+    name, which it has before it imports the application's modules."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.current_process().name.startswith(CHILD_NAME)

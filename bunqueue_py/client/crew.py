@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from inspect import iscoroutine
 from typing import Any
 
-from ..errors import BunqueueError, ManagerClosedError, StorageError, UnrecoverableError
+from ..errors import BunqueueError, ManagerClosedError, RateLimited
+from ..model.cancel import CANCELLED, STALLED, Holder
 from ..model.snapshot import OPTIONS
 from ..model.window import RateWindow
 from ..sync import LEAF, make_lock, spawn
-from ..types import Outcome
 from .job import Job
 from .protocol import Backend
 from .turn import BATCH_MS, Pace, Slot, Turn
+from .verdicts import Verdicts
 
 Handler = Callable[[Job], Any]
 
@@ -21,6 +23,8 @@ HOARD_MS = 10
 """A batch that takes longer than this goes back, as far as it has not been started."""
 FIRST_PAUSE_MS, LAST_PAUSE_MS = 100, 30_000
 """The wait after a pull that failed, doubling."""
+_TOLD = {STALLED: "stalled", CANCELLED: "cancelled"}
+"""The worker's events for what others may do to its runs."""
 
 
 class Crew:
@@ -41,9 +45,14 @@ class Crew:
         tell: Callable[..., None],
         report: Callable[[BaseException], None],
         ended: Callable[[], None],
+        verdicts: Verdicts,
     ) -> None:
         self._backend = backend
         self._queue = queue
+        #: what owns the deliveries; who ends one of them in another way tells it so
+        self._holder = Holder(name)
+        self._holder.told = self._told
+        self._holder.progressed = None
         self._name = name
         self._route = route
         self._lease_ms = lease_ms
@@ -54,11 +63,13 @@ class Crew:
         self._tell = tell
         self._report = report
         self._ended = ended
+        self._verdicts = verdicts
         #: the events that somebody listens to; the worker keeps it up to date
         self.heard: frozenset[str] = frozenset()
         self._watched = backend.watched(queue)
         self._lock = make_lock(f"crew {name}", LEAF)
         self._live = 0
+        self._paused: threading.Event | None = None
         self._next_beat_ms = 0
         self.stopping = False
         #: held until the crew stops; what waits for time waits for this
@@ -80,13 +91,51 @@ class Crew:
                     self._live -= 1
                 raise
 
+    def hear(self, events: frozenset[str]) -> None:
+        """The events that somebody listens to are now these."""
+        self.heard = events
+        self._holder.progressed = self._progressed if "progress" in events else None
+
+    def pause(self) -> None:
+        """Takes no more jobs until `resume`; gives back what no slot has started."""
+        with self._lock:
+            if self._paused is not None:
+                return
+            self._paused = threading.Event()
+        self._interrupt_claims()
+
+    def resume(self) -> None:
+        """Ends a pause."""
+        with self._lock:
+            paused, self._paused = self._paused, None
+            if paused is not None and not self.stopping:
+                # the old handles are cancelled for good
+                for slot in self.slots:
+                    slot.handle = self._backend.wait_handle()
+        if paused is not None:
+            paused.set()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it is paused."""
+        return self._paused is not None
+
     def stop(self) -> None:
-        """Has every slot stop after the handler it is in; gives back what none has started."""
+        """Has every slot stop after the handler it is in, which is told; gives back what none has
+        started."""
         with self._lock:
             first = not self.stopping
             self.stopping = True
         if first:
             self._stop_bell.release()
+        self._interrupt_claims()
+        paused = self._paused
+        if paused is not None:
+            paused.set()
+        if first:
+            self._tell_closing()
+
+    def _interrupt_claims(self) -> None:
         for slot in self.slots:
             self._turn.wrest(slot)
             try:
@@ -94,6 +143,27 @@ class Crew:
                 self._return_queued(slot)
             except ManagerClosedError:
                 return
+
+    def _tell_closing(self) -> None:
+        for slot in self.slots:
+            job = slot.current
+            if job is not None:
+                try:
+                    self._backend.announce_closing(job.id, job.token)
+                except ManagerClosedError:
+                    return
+
+    def wind_up(self, deadline: int | None) -> tuple[list[str], bool]:
+        """After `stop`: waits for the handlers, up to the deadline (timeline ms), and gives back
+        what has not finished. Returns the ids of those jobs, and whether all handlers returned."""
+        late = self.join(deadline)
+        given_back: list[str] = []
+        for slot in late:
+            try:
+                given_back += self.abandon(slot)
+            except BunqueueError as error:
+                self._report(error)
+        return given_back, not late
 
     def join(self, deadline: int | None) -> list[Slot]:
         """Waits for the threads to end, but for the calling one; returns the slots of those that
@@ -110,13 +180,13 @@ class Crew:
                 late.append(slot)
         return late
 
-    def abandon(self, slot: Slot) -> str | None:
-        """Gives back the job of a handler that did not return in time; returns its id."""
+    def abandon(self, slot: Slot) -> list[str]:
+        """Gives back the job of a handler that did not return in time; returns its id, if so."""
         self._flush(slot)
         job = slot.current
         if job is not None and self._backend.give_back(job.id, job.token):
-            return job.id
-        return None
+            return [job.id]
+        return []
 
     @property
     def holds_me(self) -> bool:
@@ -130,6 +200,8 @@ class Crew:
         return lambda: self._serve(slot)
 
     def _serve(self, slot: Slot) -> None:
+        # where `JobLogFilter` looks
+        threading.current_thread().bunqueue_slot = slot  # type: ignore[attr-defined]
         pause_ms = 0
         try:
             while not self.stopping:
@@ -177,6 +249,11 @@ class Crew:
     def _round(self, slot: Slot) -> None:
         """Takes what there is and runs it."""
         backend, pace = self._backend, self._pace
+        paused = self._paused
+        if paused is not None:
+            self._pass_turn(slot)
+            paused.wait()
+            return
         if not slot.has_turn:
             self._turn.take()
             slot.has_turn = True
@@ -185,7 +262,7 @@ class Crew:
         if self._window is not None and not self._await_window(self._window):
             return
         wanted = pace.appetite
-        jobs = backend.claim(self._queue, wanted, self._lease_ms, self._name, slot.handle)
+        jobs = backend.claim(self._queue, wanted, self._lease_ms, self._holder, slot.handle)
         alone = pace.keeps_turn(len(jobs))
         slot.has_turn = False
         if self._window is not None:
@@ -257,7 +334,7 @@ class Crew:
                     data = self._backend.encode(result)
                 except BaseException as error:  # a serializer may raise anything
                     # the work is done: running it again would repeat its side effects
-                    self._failed(job, error, work_done=True)
+                    self._failed(job, not_awaited(result) or error, work_done=True)
                     slot.current = None
                     return
             if job._fields[OPTIONS].durable:
@@ -270,22 +347,11 @@ class Crew:
         slot.current = None
 
     def _failed(self, job: Job, error: BaseException, *, work_done: bool = False) -> None:
-        try:
-            outcome, will_retry = self._backend.fail_run(
-                job.id,
-                job.token,
-                error,
-                unrecoverable=work_done or isinstance(error, UnrecoverableError),
-                work_done=work_done,
-            )
-        except StorageError as problem:
-            if not problem.accepted:
-                raise
-            # only an end is waited for
-            outcome, will_retry = Outcome(True), False
-            self._report(problem)
-        if outcome.applied:
-            self._tell("failed", job, error, will_retry)
+        self._verdicts.end(job, error, work_done=work_done)
+        if error.__class__ is RateLimited:
+            # what waits here would start in spite of that
+            for slot in self.slots:
+                self._return_queued(slot)
 
     def _flush(self, slot: Slot, last: tuple[Job, bytes | None] | None = None) -> None:
         """Acks what is held, and that; safe from the slot's thread and the beat's at once."""
@@ -327,6 +393,28 @@ class Crew:
         if back:
             self._backend.give_back_unstarted([(job.id, job.token) for job in back])
 
+    # -- what others do to its runs, told under the shard's lock -----------------------------
+
+    def _told(self, job_id: str, token: str, reason: str) -> Callable[[], None] | None:
+        event = _TOLD.get(reason)
+        if event in self.heard:
+            job = self._job_of(token)
+            if job is not None:
+                self._tell(event, job)
+        return None
+
+    def _progressed(self, job_id: str, token: str) -> None:
+        job = self._job_of(token)
+        if job is not None:
+            self._tell("progress", job)
+
+    def _job_of(self, token: str) -> Job | None:
+        for slot in self.slots:
+            job = slot.current
+            if job is not None and job.token == token:
+                return job
+        return None
+
     # -- the beat ----------------------------------------------------------------------------
 
     def beat(self) -> tuple[int, int | None]:
@@ -364,3 +452,14 @@ class Crew:
 
     def _awaited(self, slot: Slot) -> bool:
         return any(job.id in self._watched for job, _ in tuple(slot.held))
+
+
+def not_awaited(result: Any) -> TypeError | None:
+    """The error of a plain function that returned a coroutine, which nobody has run."""
+    if not iscoroutine(result):
+        return None
+    result.close()
+    return TypeError(
+        "the handler returned a coroutine and did not run it: make the handler a coroutine "
+        "function itself (async def)"
+    )

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from typing_extensions import Unpack
 
 from ..clock import Clock
 from ..errors import StorageError
+from ..model.cancel import Cancellation
 from ..model.options import JobOptions, JobSpec
+from ..serializers import Serializer
 from ..types import (
     DlqConfig,
     DlqStats,
     Duration,
+    FailureReason,
     JobCounts,
     JobState,
     LimitStatus,
@@ -24,6 +27,9 @@ from ..types import (
 
 if TYPE_CHECKING:
     from .job import DlqEntry, Job
+
+
+_T = TypeVar("_T")
 
 
 class WaitHandle(Protocol):
@@ -68,6 +74,35 @@ class Backend(Protocol):
         handle is cancelled (then possibly none)."""
         ...
 
+    def claim_begun(
+        self,
+        queue: str,
+        limit: int,
+        timeout_ms: int | None,
+        lease_ms: int,
+        owner: str,
+        handle: WaitHandle,
+    ) -> list[Job]:
+        """Up to `limit` deliveries, all of them started; blocks up to `timeout_ms` (`None`:
+        without end) until there is one or the handle is cancelled."""
+        ...
+
+    def async_handle(self) -> WaitHandle:
+        """A handle for `claim_async`, on the running event loop."""
+        ...
+
+    async def claim_async(
+        self,
+        queue: str,
+        limit: int,
+        lease_ms: int,
+        owner: str,
+        handle: WaitHandle,
+        timeout_ms: int | None = None,
+    ) -> list[Job]:
+        """`claim_begun` for a coroutine."""
+        ...
+
     def begin(self, job_id: str, token: str | None) -> bool:
         """Starts a claimed job, for each but the first of its batch; False if its delivery has
         ended."""
@@ -88,9 +123,10 @@ class Backend(Protocol):
         *,
         unrecoverable: bool,
         work_done: bool = False,
+        cause: FailureReason | None = None,
     ) -> tuple[Outcome, bool]:
         """Fails a run; also says whether the job will run again. `work_done`: the handler had
-        finished, only its result is at fault. Raises `StorageError` with `accepted` where that was
+        finished, only its result is at fault. `cause`: why, where no handler raised it. Raises `StorageError` with `accepted` where that was
         done, but the end of a durable job is not on disk yet."""
         ...
 
@@ -104,6 +140,26 @@ class Backend(Protocol):
 
     def give_back(self, job_id: str, token: str | None) -> bool:
         """Releases a delivery whose handler has begun, uncharged, to its old place."""
+        ...
+
+    def release(self, job_id: str, token: str | None, delay_ms: int) -> bool:
+        """Releases a delivery, uncharged: to its old place, or to wait that long."""
+        ...
+
+    def cool_down(self, queue: str, group: str | None, duration_ms: int) -> None:
+        """Nothing of the group (`None`: of the queue) starts for that long."""
+        ...
+
+    def cancel(self, job_id: str, queue: str, why: str | None) -> bool:
+        """Ends a running job of that queue for good; False if it has finished."""
+        ...
+
+    def cancellation(self, job_id: str, token: str | None) -> Cancellation:
+        """What the delivery of that token is told of its end."""
+        ...
+
+    def announce_closing(self, job_id: str, token: str | None) -> None:
+        """Tells the handler of that delivery that its worker closes."""
         ...
 
     def give_back_unstarted(self, items: Sequence[tuple[str, str | None]]) -> None:
@@ -132,6 +188,59 @@ class Backend(Protocol):
         it asks no longer."""
         ...
 
+    def listen(
+        self, inbox: Inbox, queue: str | None, types: frozenset[str] | None
+    ) -> Callable[[], None]:
+        """Has every event of that queue and of those types (`None`: all) put into the inbox, as it
+        was recorded; returns what ends that. Raises `ManagerClosedError`."""
+        ...
+
+    def hear_empty(self, queue: str, fn: Callable[[], None]) -> Callable[[], None]:
+        """Has `fn` called, under a lock, whenever the queue has run dry; returns what ends that."""
+        ...
+
+    def need_courier(self) -> None:
+        """Has the thread run that makes the calls of `post`."""
+        ...
+
+    def post(self, fn: Callable[[], None]) -> None:
+        """Has `fn` called soon, on a thread of the manager's; may be called under a lock."""
+        ...
+
+    @property
+    def may_block(self) -> bool:
+        """Whether a call may have to wait for a disk."""
+        ...
+
+    async def off_loop(self, fn: Callable[[], _T]) -> _T:
+        """What `fn` returns, called on another thread."""
+        ...
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process is a child of the one that opened the manager."""
+        ...
+
+    @property
+    def is_inert(self) -> bool:
+        """Whether the manager only stands for the one that the parent has, in a process of a
+        worker."""
+        ...
+
+    @property
+    def serializer(self) -> Serializer:
+        """What payloads and results go through."""
+        ...
+
+    @property
+    def max_data_bytes(self) -> int:
+        """The bound on an encoded payload or result."""
+        ...
+
+    def extend(self, job_id: str, token: str | None, duration_ms: int) -> bool:
+        """Holds a delivery for that long from now, and so at each heartbeat."""
+        ...
+
     def attach(self, worker: Closable, tick: Callable[[], tuple[int, int | None]]) -> None:
         """Has the manager close the worker when it closes, and run its beat tick when due."""
         ...
@@ -143,6 +252,14 @@ class Backend(Protocol):
     def beat_at(self, due_ms: int) -> None:
         """Has the beat thread run the ticks at that moment at the latest."""
         ...
+
+
+class Inbox(Protocol):
+    """Where events are put, under a shard's lock."""
+
+    def offer(self, item: Any) -> None: ...
+    def drain(self) -> int: ...
+    def close(self, timeout: float | None = None) -> bool: ...
 
 
 class Closable(Protocol):
@@ -185,7 +302,7 @@ class Manager(Protocol):
     ) -> Job | None: ...
     def get_result(self, job_id: Job | str) -> Any: ...
     def wait_for(self, job_id: Job | str, timeout: Duration | None = None) -> Any: ...
-    async def wait_for_async(self, job_id: Job | str) -> Any: ...
+    async def wait_for_async(self, job_id: Job | str, timeout: Duration | None = None) -> Any: ...
 
     decode: Callable[[bytes], Any]
 

@@ -27,6 +27,7 @@ EVENT_TYPES = frozenset(
         "removed",
         "duplicated",
         "promoted",
+        "cancelled",
         "paused",
         "resumed",
         "drained",
@@ -53,7 +54,7 @@ class JobEvent:
     `sequence` counts the events of one queue without gaps, so a listener of all types can see
     that it lost some. The rest is `None` but for what the type carries: `state` (pushed),
     `result` (completed), `error`, `attempt`, `terminal` and `reason` or `retry_at` (failed),
-    `error` (stalled), `reason` (dlq_added, dlq_skipped), `percent`, `message` (progress), `count`
+    `error` (stalled, cancelled), `reason` (dlq_added, dlq_skipped), `percent`, `message` (progress), `count`
     (drained, cleaned, obliterated).
 
     `health` is of the whole manager: its `queue` is empty, and its `sequence` counts these events
@@ -174,3 +175,16 @@ class Mailbox:
             with self._lock:
                 if self._closed and not self._items:
                     return
+
+
+class Tap(Mailbox):
+    """Hands every item over at once, under whatever lock its giver holds: `take` may touch memory
+    only. It has no buffer and no thread."""
+
+    def __init__(self, take: Callable[[Any], None]) -> None:
+        super().__init__("tap", take, lambda: 0)
+        self._take = take
+
+    def offer(self, item: Any) -> None:
+        """Hands it over."""
+        self._take(item)

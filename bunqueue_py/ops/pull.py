@@ -137,41 +137,64 @@ def _wait(
     *,
     claim: bool,
 ) -> list[JobSnapshot]:
-    shard, clock = queue.shard, state.clock
+    clock = state.clock
     deadline = None if timeout_ms is None else state.now() + timeout_ms
     try:
         while True:
-            with queue.lock:
-                if shard.gate:
-                    enter(state, shard)
-                # the head goes back to the head: whoever stands there minds the next moment
-                first = queue.waiters.leave(waiter) or waiter.woken
-                was_woken = waiter.woken
-                shard.gate = BROKEN
-                views = []
-                if not waiter.cancelled:
-                    views = _take(state, queue, limit, lease_ms, owner, waiter.affinity, claim)
-                now = state.now()
-                done = bool(views) or waiter.cancelled or (deadline is not None and now >= deadline)
-                if done:
-                    _pass_on(state, queue, now, wake=was_woken)
-                    shard.gate = OPEN
-                    return views
-                if queue.ready_count:
-                    # what it was woken for, or what its timer told of, may be for another
-                    queue.wake(1, now, timer=False)
-                queue.waiters.join(waiter, first=first)
-                until = _sleep_until(state, queue, waiter, now, deadline)
-                shard.gate = OPEN
-            _sleep(clock, waiter, None if until is None else max(0, until - now))
+            views, sleep_ms = look(state, queue, limit, deadline, lease_ms, owner, waiter, claim)
+            if views is not None:
+                return views
+            _sleep(clock, waiter, sleep_ms)
     except BaseException:
-        # Ctrl-C while waiting: neither a wake meant for a thread that is gone nor the timer
-        # that it held may be lost
-        with queue.lock:
-            # nor the timer that it may have minded as the head of the line
-            queue.waiters.leave(waiter)
-            queue.waiters.wake(1)
+        # Ctrl-C while waiting
+        give_up(queue, waiter)
         raise
+
+
+def look(
+    state: State,
+    queue: QueueState,
+    limit: int,
+    deadline: int | None,
+    lease_ms: int | None,
+    owner: str | None,
+    waiter: Waiter,
+    claim: bool,
+) -> tuple[list[JobSnapshot] | None, int | None]:
+    """One look of somebody who waits: what there is, possibly nothing where the time is up or the
+    waiter cancelled; or `None`, when it stands in line and is to look again once it is woken, or
+    after so many ms (`None`: no time matters)."""
+    shard = queue.shard
+    with queue.lock:
+        if shard.gate:
+            enter(state, shard)
+        # the head goes back to the head: whoever stands there minds the next moment
+        first = queue.waiters.leave(waiter) or waiter.woken
+        was_woken = waiter.woken
+        shard.gate = BROKEN
+        views = []
+        if not waiter.cancelled:
+            views = _take(state, queue, limit, lease_ms, owner, waiter.affinity, claim)
+        now = state.now()
+        if views or waiter.cancelled or (deadline is not None and now >= deadline):
+            _pass_on(state, queue, now, wake=was_woken)
+            shard.gate = OPEN
+            return views, None
+        if queue.ready_count:
+            # what it was woken for, or what its timer told of, may be for another
+            queue.wake(1, now, timer=False)
+        queue.waiters.join(waiter, first=first)
+        until = _sleep_until(state, queue, waiter, now, deadline)
+        shard.gate = OPEN
+    return None, None if until is None else max(0, until - now)
+
+
+def give_up(queue: QueueState, waiter: Waiter) -> None:
+    """The waiter waits no more: neither a wake meant for one that is gone nor the timer that it
+    held as the head of the line may be lost."""
+    with queue.lock:
+        queue.waiters.leave(waiter)
+        queue.waiters.wake(1)
 
 
 def _sleep(clock: Clock, waiter: Waiter, timeout_ms: int | None) -> None:
