@@ -22,7 +22,7 @@ from .shard.loop_waiter import LoopWaiter
 from .shard.shard import FORKED, INERT
 from .shard.waiters import Waiter
 from .state import State
-from .sync import LEAF, make_lock
+from .sync import LEAF, contention, make_lock
 from .tasks.scheduler import Report, Task, TaskLoop
 from .types import ANY, FailureReason, GroupChoice, Outcome
 
@@ -104,6 +104,9 @@ class EngineBackend:
             self._state, queue, limit, timeout_ms, lease_ms, owner, handle, self.off_loop
         )
 
+    def mark_begun(self, job_id: str, token: str | None) -> None:
+        begin.mark_begun(self._state, job_id, token)
+
     def settle(
         self, items: Sequence[tuple[str, str | None, bytes | None]]
     ) -> tuple[list[Outcome], StorageError | None]:
@@ -171,6 +174,9 @@ class EngineBackend:
 
     def watched(self, queue: str) -> Container[str]:
         return self._state.shards.of(queue).watched
+
+    def contended(self, queue: str) -> Callable[[], bool]:
+        return contention(self._state.shards.of(queue).lock)
 
     def bound_groups(self, queue: str, worker: object, bound: int | None) -> None:
         limits.set_default(self._state, queue, worker, bound)

@@ -21,7 +21,7 @@ import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 MANAGER = 10
 WORKER = 20
@@ -124,6 +124,19 @@ def make_lock(name: str, rank: int) -> AnyLock:
     if os.environ.get("BUNQUEUE_CHECK_LOCKS") == "1":
         return CheckingLock(name, rank)
     return threading.Lock()
+
+
+def contention(lock: AnyLock) -> Callable[[], bool]:
+    """Says at each call, without blocking, whether some thread has the lock. `locked` does not
+    tell of one that has just been given it and still waits for the interpreter."""
+    plain: Any = lock._inner if isinstance(lock, CheckingLock) else lock
+    acquire, leave, without_blocking = plain.acquire, plain.__exit__, (False,)
+
+    def contended() -> bool:
+        # all in C: no exception can land between taking it and letting it go
+        return not list(map(leave, filter(acquire, without_blocking)))
+
+    return contended
 
 
 def nothing_held() -> None:

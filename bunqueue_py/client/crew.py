@@ -19,6 +19,7 @@ from .verdicts import Verdicts
 
 Handler = Callable[[Job], Any]
 
+GIVE_WAY_MS = 1
 HOARD_MS = 10
 """A batch that takes longer than this goes back, as far as it has not been started."""
 FIRST_PAUSE_MS, LAST_PAUSE_MS = 100, 30_000
@@ -67,6 +68,7 @@ class Crew:
         #: the events that somebody listens to; the worker keeps it up to date
         self.heard: frozenset[str] = frozenset()
         self._watched = backend.watched(queue)
+        self._contended = backend.contended(queue)
         self._lock = make_lock(f"crew {name}", LEAF)
         self._live = 0
         self._paused: threading.Event | None = None
@@ -262,6 +264,8 @@ class Crew:
         if self._window is not None and not self._await_window(self._window):
             return
         wanted = pace.appetite
+        if self._contended():
+            self._give_way()
         jobs = backend.claim(self._queue, wanted, self._lease_ms, self._holder, slot.handle)
         alone = pace.keeps_turn(len(jobs))
         slot.has_turn = False
@@ -280,6 +284,12 @@ class Crew:
             pace.learn(len(jobs), wall_after - wall, cpu_after - cpu, alone=alone)
         if alone:
             slot.has_turn = self._turn.resume(slot)
+
+    def _give_way(self) -> None:
+        """Lets whoever is inside the queue's lock run on. It waits for the interpreter, which this
+        thread has; to block on the lock would hand it over for one step only, and from then on
+        the two would swap places at every job."""
+        self._backend.clock.wait(self._stop_bell, GIVE_WAY_MS)
 
     def _await_window(self, window: RateWindow) -> bool:
         """Waits until the worker's own rate limit lets it start a job; False when it stops. The
@@ -313,9 +323,13 @@ class Crew:
                 except IndexError:  # the beat thread gave the last one back
                     break
                 # the first has begun with its claim
-                if first or backend.begin(job._id, job.token):
-                    self._run(slot, job)
-                first = False
+                if first:
+                    first = False
+                elif backend.begin(job._id, job.token):
+                    slot.begun = job
+                else:
+                    continue
+                self._run(slot, job)
         if slot.held:
             self._flush(slot)
 
@@ -343,6 +357,8 @@ class Crew:
             else:
                 slot.held.append((job, data))
                 if not slot.queued or job._id in self._watched:
+                    if self._contended():
+                        self._give_way()
                     self._flush(slot)
         slot.current = None
 
@@ -436,7 +452,9 @@ class Crew:
                 renewals += [(job.id, job.token) for job, _ in tuple(slot.held)]
             self._backend.renew(renewals)
             self._next_beat_ms = now + self._beat_ms
-        if self._turn.is_kept or any(slot.held or slot.queued for slot in busy):
+        if self._turn.is_kept or any(
+            slot.held or slot.queued or slot.begun is not slot.marked for slot in busy
+        ):
             return len(renewals), min(now + BATCH_MS, self._next_beat_ms)
         return len(renewals), self._next_beat_ms
 
@@ -446,6 +464,11 @@ class Crew:
             self._flush(slot)
         if since >= BATCH_MS:
             self._turn.wrest(slot)
+            begun = slot.begun
+            if begun is not slot.marked:
+                if begun is not None and begun is slot.current:
+                    self._backend.mark_begun(begun.id, begun.token)
+                slot.marked = begun
         if since >= HOARD_MS:
             # what still waits here is out of reach of priorities, pauses, drains and other threads
             self._return_queued(slot)

@@ -108,6 +108,11 @@ class Backend(Protocol):
         ended."""
         ...
 
+    def mark_begun(self, job_id: str, token: str | None) -> None:
+        """Follows `begin` within some milliseconds for a job that has not ended by then: the
+        storage is to know that it has begun."""
+        ...
+
     def settle(
         self, items: Sequence[tuple[str, str | None, bytes | None]]
     ) -> tuple[list[Outcome], StorageError | None]:
@@ -181,6 +186,10 @@ class Backend(Protocol):
     def watched(self, queue: str) -> Container[str]:
         """The ids of the jobs whose outcome somebody waits for, those of that queue among them;
         always as it is now, and looked at without a lock."""
+        ...
+
+    def contended(self, queue: str) -> Callable[[], bool]:
+        """Says without blocking whether some thread is just changing that queue."""
         ...
 
     def bound_groups(self, queue: str, worker: object, bound: int | None) -> None:

@@ -26,13 +26,27 @@ class Slot:
     atomic, so every job and every outcome has exactly one taker.
     """
 
-    __slots__ = ("began_ms", "current", "handle", "has_turn", "held", "queued", "thread")
+    __slots__ = (
+        "began_ms",
+        "begun",
+        "current",
+        "handle",
+        "has_turn",
+        "held",
+        "marked",
+        "queued",
+        "thread",
+    )
 
     def __init__(self, backend: Backend) -> None:
         self.handle = backend.wait_handle()
         self.queued: deque[Job] = deque()
         self.held: deque[tuple[Job, bytes | None]] = deque()
         self.current: Job | None = None
+        #: the last job that it began out of a batch, and the last of which the beat thread has
+        #: seen to it that the storage knows; each written by its thread alone
+        self.begun: Job | None = None
+        self.marked: Job | None = None
         #: when it took the batch that it works on
         self.began_ms = 0
         self.has_turn = False

@@ -14,27 +14,27 @@ from .recover import check_open, enter
 
 def begin(state: State, job_id: str, token: str | None) -> bool:
     """The handler of a claimed job starts now: stamps it. False if the delivery has ended, or
-    if the queue is paused: the job then goes back."""
+    if the queue is paused: the job then goes back. Where there is a storage, the caller lets
+    `mark_begun` follow soon unless the job has ended by then."""
     record = state.index.get(job_id)
     if record is None:
         check_open(state)
         return False
     queue: QueueState = record.queue
     shard = queue.shard
-    if (
-        record.started_ms == state.now()
-        and not state.events.any
-        and not queue.paused
-        and not shard.gate
-    ):
+    if not (state.events.any or queue.paused or shard.gate):
         delivery = record.delivery
         if delivery is None or delivery.token != token:
             return False
-        if delivery.begun or shard.dirty is None:
-            # begun in the millisecond of its claim, whose stamps it bears already, and nobody
-            # listens: what is left to say needs no lock, which a batch of short jobs would pay for
-            # each; unless it is to be on disk that it has begun
+        if delivery.begun:
+            return True
+        if record.options.timeout_ms is None:
+            # nobody has to hear of it, so it needs no lock: a batch of short jobs would pay for
+            # one each, and two switches of threads where another thread pushes meanwhile. If the
+            # delivery ends at this very moment, the handler had begun before that; `entered_ms`,
+            # by which structures are ordered, stays the moment of the claim
             delivery.begun = True
+            record.started_ms = state.now()
             return True
     with queue.lock:
         if shard.gate:
@@ -51,7 +51,7 @@ def begin(state: State, job_id: str, token: str | None) -> bool:
             shard.gate = OPEN
             return False  # whoever holds it is told by this answer
         delivery.begun = True
-        record.started_ms = record.entered_ms = now
+        record.started_ms = now
         mark(queue, record)
         if record.options.timeout_ms is not None:
             arm_timeout(state, queue, delivery, now)
@@ -59,3 +59,20 @@ def begin(state: State, job_id: str, token: str | None) -> bool:
             emit(state, queue, "active", job_id, now)
         shard.gate = OPEN
     return True
+
+
+def mark_begun(state: State, job_id: str, token: str | None) -> None:
+    """Has the storage know that the delivery has begun, if it is still under way."""
+    record = state.index.get(job_id)
+    if record is None or state.storage is None:
+        return
+    queue: QueueState = record.queue
+    shard = queue.shard
+    with queue.lock:
+        if shard.gate:
+            enter(state, shard)
+        delivery = record.delivery
+        if delivery is not None and delivery.token == token:
+            shard.gate = BROKEN
+            mark(queue, record)
+            shard.gate = OPEN

@@ -17,7 +17,7 @@ from ..state import State
 from ..types import DEFAULT_HOLD, DEFAULT_MODE, Deduplication
 from .admit import admitted, group_full
 from .commit import cut_short, first_durable, refuse, settle
-from .draft import draft, draft_batch, new_record
+from .draft import draft_batch, new_record
 from .draft import encode as encode
 from .finish import emit
 from .mark import mark_new
@@ -45,7 +45,11 @@ def push(
     if queue is None:
         checked_queue_name(queue_name)
     if options:
-        record, own = draft(state, queue, name, data, options)
+        # `draft`, in line
+        shared, priority, own, custom_id, key, claim = state.options.resolve(options, state.wall)
+        record = new_record(state, queue, name, data, shared, priority)
+        if own is not None:
+            record.custom_id, record.unique_key, record.claim = custom_id, key, claim
     else:
         record, own = new_record(state, queue, name, data, state.options.default, 0), None
     durable = False
@@ -77,9 +81,8 @@ def push(
             queue.admitted += 1
             queue.seq += 1
             state.index[record.id] = record
-            priority = record.priority
             ready = queue.ready
-            if priority == 0:
+            if record.priority == 0:
                 ready.append(record, queue.seq)
             elif ready.lanes is None or not ready.lanes.push(record, queue.seq):
                 ready.admit(record, queue.seq)

@@ -19,6 +19,7 @@ from bunqueue_py import (
     ManagerConfig,
     Queue,
     QueueManager,
+    Worker,
 )
 from bunqueue_py.ops.query import check
 
@@ -233,3 +234,64 @@ def test_verbs_at_random_lose_and_double_no_job(queue: Queue, jobs: int) -> None
     counts = queue.counts()
     assert counts.total == counts.completed + counts.failed == jobs - len(gone)
     assert {job.id for job in queue.iter_jobs("completed")} <= set(ran)
+
+
+def pause_at_random(seed: int) -> None:
+    """Three threads pause, resume, and close and start workers, while handlers are under way."""
+    with QueueManager(config=ManagerConfig(shards=1)) as manager:
+        queue = Queue("q", manager)
+        ran: Counter[int] = Counter()
+        gate = threading.Event()
+
+        def handler(job: Job) -> None:
+            if job.name == "long":
+                gate.wait(TIMEOUT)
+            ran[job.data] += 1
+
+        def disturb(number: int) -> None:
+            dice = random.Random(seed * 3 + number)
+            worker = Worker(queue, handler, concurrency=2).start()
+            for _ in range(dice.randrange(4, 12)):
+                act = dice.choice(("pause", "resume", "close", "look"))
+                if act == "pause":
+                    queue.pause()
+                elif act == "resume":
+                    queue.resume()
+                elif act == "look":
+                    assert queue.is_paused in (True, False)
+                else:
+                    # its handlers may be under way: those are given back, and run once more
+                    worker.close(force=True)
+                    assert worker.is_closed
+                    assert not worker.is_running
+                    worker = Worker(queue, handler, concurrency=2).start()
+            worker.close(force=True)
+
+        jobs = [queue.add("long" if i % 4 == 0 else "short", i) for i in range(12)]
+        answers = together(*(lambda number=number: disturb(number) for number in range(3)))
+        assert answers == [None] * 3, answers
+        gate.set()
+        queue.pause()
+        assert queue.is_paused
+        queue.resume()
+        assert not queue.is_paused
+        with Worker(queue, handler):
+            for job in jobs:
+                job.result(timeout=TIMEOUT)
+        assert set(ran) == set(range(12))
+        check(manager._state)
+
+
+def test_after_the_last_resume_jobs_flow_whoever_paused_and_closed_before() -> None:
+    # B098
+    for seed in range(3):
+        pause_at_random(seed)
+
+
+@pytest.mark.slow
+def test_after_the_last_resume_jobs_flow_in_every_order(
+    slow_rounds: Callable[[int, int], int],
+) -> None:
+    # B098, its 500 seeds
+    for seed in range(slow_rounds(20, 500)):
+        pause_at_random(seed)

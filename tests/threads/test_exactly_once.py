@@ -6,6 +6,8 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -438,3 +440,24 @@ def test_one_queue_object_serves_sixteen_threads_with_every_method_for_long(
 ) -> None:
     """B034, the long form."""
     use_everything(slow_rounds(20, 100), 300)
+
+
+@pytest.mark.slow
+def test_24_threads_at_one_file_get_every_job_exactly_once(tmp_path: Path) -> None:
+    # B011; one process owns a file, so all of them are threads of it
+    with QueueManager(tmp_path / "jobs", config=ManagerConfig(keep_completed=None)) as manager:
+        jobs = manager.push_batch("q", [("n", i) for i in range(5_000)])
+        acked: list[list[str]] = [[] for _ in range(24)]
+
+        def pull_and_ack(mine: list[str]) -> None:
+            while (job := manager.pull("q")) is not None:
+                assert manager.ack(job).applied
+                mine.append(job.id)
+
+        run_together([partial(pull_and_ack, mine) for mine in acked], 60)
+        delivered = Counter(job_id for mine in acked for job_id in mine)
+        assert delivered == Counter(job.id for job in jobs)
+        manager.flush(timeout=60)
+        check(manager._state)
+    with QueueManager.open_readonly(tmp_path / "jobs") as view:
+        assert view.counts("q").completed == 5_000

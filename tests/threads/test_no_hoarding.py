@@ -3,6 +3,7 @@
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +18,12 @@ from bunqueue_py import (
     Worker,
     get_default_manager,
 )
-from bunqueue_py.client.crew import Crew
+from bunqueue_py.client.crew import GIVE_WAY_MS, Crew
 from bunqueue_py.clock import SystemClock
 from bunqueue_py.ops.query import check
+from bunqueue_py.sync import LockOrderError
 from bunqueue_py.testing import VirtualClock
+from tests.threads.patience import until
 
 TIMEOUT = 10.0
 
@@ -336,3 +339,76 @@ def test_discarding_starts_the_scheduler_where_nothing_was_ever_pulled() -> None
     with QueueManager() as manager:
         assert Queue("q", manager).add("unwanted").discard()
         assert "bunqueue-scheduler" in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_job_of_a_batch_begins_without_the_lock_unless_somebody_is_to_hear_of_it() -> None:
+    """Or a worker and a thread that adds jobs would swap places at each."""
+    with QueueManager(background=False) as manager:
+        manager.push_batch("q", [("n", i) for i in range(4)])
+        backend = manager.backend
+        jobs = backend.claim("q", 4, 30_000, "w", backend.wait_handle())
+        lock = manager._state.shards.of("q").lock
+        with lock:
+            assert backend.begin(jobs[1].id, jobs[1].token)
+        assert jobs[1].refresh().started_at is not None
+        manager.events.subscribe(print, types="active")
+        with lock, pytest.raises(LockOrderError, match="twice"):
+            backend.begin(jobs[2].id, jobs[2].token)
+
+
+def test_that_a_job_of_a_batch_has_begun_comes_to_be_on_disk_while_it_runs(tmp_path: Path) -> None:
+    """Should it kill the process, it is charged."""
+    path = tmp_path / "jobs"
+    with QueueManager(path) as manager:
+        queue = Queue("q", manager)
+        began, go = threading.Event(), threading.Event()
+
+        def handler(job: Job) -> None:
+            if job.name == "slow":
+                began.set()
+                go.wait(TIMEOUT)
+
+        worker = warmed_up(queue, handler)
+        queue.pause()
+        slow = queue.add_bulk([("short", 0), ("slow", 1), *(("short", i) for i in range(9))])[1]
+        queue.resume()
+        assert began.wait(TIMEOUT)
+
+        def active_on_disk() -> bool:
+            manager.flush()
+            with QueueManager.open_readonly(path) as view:
+                return view.get_state(slow.id) == "active"
+
+        until(active_on_disk, "on disk it is active")
+        go.set()
+        worker.close()
+
+
+def test_a_worker_lets_the_thread_run_on_that_is_inside_the_lock() -> None:
+    """It waits a moment instead of blocking on the lock, and takes all that came meanwhile."""
+    with QueueManager() as manager:
+        queue = Queue("q", manager)
+        lock = manager._state.shards.of("q").lock
+        inside, waited = threading.Event(), threading.Event()
+        plain_wait = manager._state.clock.wait
+
+        def wait(on: Any, timeout_ms: int | None) -> bool:
+            if timeout_ms == GIVE_WAY_MS:
+                waited.set()
+            return plain_wait(on, timeout_ms)
+
+        manager._state.clock.wait = wait  # type: ignore[method-assign]
+        queue.add("n")
+
+        def stay_inside() -> None:
+            with lock:
+                inside.set()
+                waited.wait(TIMEOUT)
+
+        thread = threading.Thread(target=stay_inside)
+        thread.start()
+        assert inside.wait(TIMEOUT)
+        with Worker(queue, lambda job: None):
+            queue.wait_until_empty(timeout=TIMEOUT)
+        assert waited.is_set()
+        thread.join(TIMEOUT)

@@ -13,6 +13,7 @@ from bunqueue_py.sync import (
     WORKER,
     CheckingLock,
     LockOrderError,
+    contention,
     make_lock,
     nothing_held,
     spawn,
@@ -217,3 +218,18 @@ def test_spawn_names_the_thread_and_makes_it_a_daemon() -> None:
     assert seen == [thread]
     assert thread.name == "bunqueue-scheduler"
     assert thread.daemon
+
+
+@pytest.mark.parametrize("checking", ["0", "1"])
+def test_contention_tells_of_a_lock_that_is_taken_and_leaves_a_free_one_free(
+    monkeypatch: pytest.MonkeyPatch, checking: str
+) -> None:
+    monkeypatch.setenv("BUNQUEUE_CHECK_LOCKS", checking)
+    lock = make_lock("shard 0", SHARD)
+    contended = contention(lock)
+    assert not contended()
+    assert not lock.locked()
+    with lock:
+        assert contended()
+        assert contended(), "and leaves a taken one taken"
+    assert not contended()
