@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 from .aio import Offload
 from .client.job import Job
-from .client.protocol import Closable, Inbox, WaitHandle
+from .client.protocol import Closable, WaitHandle
 from .clock import Clock
 from .errors import ManagerClosedError, StorageError
 from .model.cancel import Cancellation
-from .model.events import Mailbox, Tap
+from .model.events import Inbox, Mailbox, Tap
 from .model.failure import describe
-from .ops import ack, begin, cancel, fail, leases, limits, pull, push, recover
+from .ops import ack, begin, cancel, fail, leases, limits, pull, pull_waits, push, recover
 from .ops.pull_async import pull_async
 from .serializers import Serializer
 from .shard.loop_waiter import LoopWaiter
@@ -25,7 +25,6 @@ from .state import State
 from .sync import LEAF, contention, make_lock
 from .tasks.scheduler import Report, Task, TaskLoop
 from .types import ANY, FailureReason, GroupChoice, Outcome
-
 
 _T = TypeVar("_T")
 
@@ -167,10 +166,10 @@ class EngineBackend:
 
     def cancel_wait(self, queue: str, handle: WaitHandle) -> None:
         assert isinstance(handle, Waiter)
-        pull.cancel(self._state, queue, handle)
+        pull_waits.cancel(self._state, queue, handle)
 
     def others_wait(self, queue: str) -> bool:
-        return pull.others_wait(self._state, queue)
+        return pull_waits.others_wait(self._state, queue)
 
     def watched(self, queue: str) -> Container[str]:
         return self._state.shards.of(queue).watched

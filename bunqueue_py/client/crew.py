@@ -1,34 +1,33 @@
-"""The threads of a worker: how they take jobs, run them, ack them and keep their locks alive."""
+"""The threads of a worker: how they take jobs, run them, ack them and keep their locks alive.
+
+It is over 400 lines because the life of a slot is one story, told by two threads, that a reader
+has to see whole.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from inspect import iscoroutine
-from typing import Any
 
 from ..errors import BunqueueError, ManagerClosedError, RateLimited
-from ..model.cancel import CANCELLED, STALLED, Holder
 from ..model.snapshot import OPTIONS
 from ..model.window import RateWindow
 from ..sync import LEAF, make_lock, spawn
+from .crew_base import CrewBase
+from .handlers import Handler, not_awaited
 from .job import Job
 from .protocol import Backend
 from .turn import BATCH_MS, Pace, Slot, Turn
 from .verdicts import Verdicts
-
-Handler = Callable[[Job], Any]
 
 GIVE_WAY_MS = 1
 HOARD_MS = 10
 """A batch that takes longer than this goes back, as far as it has not been started."""
 FIRST_PAUSE_MS, LAST_PAUSE_MS = 100, 30_000
 """The wait after a pull that failed, doubling."""
-_TOLD = {STALLED: "stalled", CANCELLED: "cancelled"}
-"""The worker's events for what others may do to its runs."""
 
 
-class Crew:
+class Crew(CrewBase):
     """All slots of one worker, and the beat that minds them."""
 
     def __init__(
@@ -48,32 +47,21 @@ class Crew:
         ended: Callable[[], None],
         verdicts: Verdicts,
     ) -> None:
-        self._backend = backend
-        self._queue = queue
-        #: what owns the deliveries; who ends one of them in another way tells it so
-        self._holder = Holder(name)
-        self._holder.told = self._told
-        self._holder.progressed = None
-        self._name = name
+        super().__init__(
+            backend, queue, name, tell=tell, report=report, ended=ended, verdicts=verdicts
+        )
         self._route = route
         self._lease_ms = lease_ms
         self._beat_ms = beat_ms
         self._pace = Pace(1 if window is not None else prefetch)
         self._window = window
         self._turn = Turn()
-        self._tell = tell
-        self._report = report
-        self._ended = ended
-        self._verdicts = verdicts
-        #: the events that somebody listens to; the worker keeps it up to date
-        self.heard: frozenset[str] = frozenset()
         self._watched = backend.watched(queue)
         self._contended = backend.contended(queue)
         self._lock = make_lock(f"crew {name}", LEAF)
         self._live = 0
         self._paused: threading.Event | None = None
         self._next_beat_ms = 0
-        self.stopping = False
         #: held until the crew stops; what waits for time waits for this
         self._stop_bell = threading.Lock()
         self._stop_bell.acquire()
@@ -92,11 +80,6 @@ class Crew:
                 with self._lock:
                     self._live -= 1
                 raise
-
-    def hear(self, events: frozenset[str]) -> None:
-        """The events that somebody listens to are now these."""
-        self.heard = events
-        self._holder.progressed = self._progressed if "progress" in events else None
 
     def pause(self) -> None:
         """Takes no more jobs until `resume`; gives back what no slot has started."""
@@ -409,21 +392,6 @@ class Crew:
         if back:
             self._backend.give_back_unstarted([(job.id, job.token) for job in back])
 
-    # -- what others do to its runs, told under the shard's lock -----------------------------
-
-    def _told(self, job_id: str, token: str, reason: str) -> Callable[[], None] | None:
-        event = _TOLD.get(reason)
-        if event in self.heard:
-            job = self._job_of(token)
-            if job is not None:
-                self._tell(event, job)
-        return None
-
-    def _progressed(self, job_id: str, token: str) -> None:
-        job = self._job_of(token)
-        if job is not None:
-            self._tell("progress", job)
-
     def _job_of(self, token: str) -> Job | None:
         for slot in self.slots:
             job = slot.current
@@ -475,14 +443,3 @@ class Crew:
 
     def _awaited(self, slot: Slot) -> bool:
         return any(job.id in self._watched for job, _ in tuple(slot.held))
-
-
-def not_awaited(result: Any) -> TypeError | None:
-    """The error of a plain function that returned a coroutine, which nobody has run."""
-    if not iscoroutine(result):
-        return None
-    result.close()
-    return TypeError(
-        "the handler returned a coroutine and did not run it: make the handler a coroutine "
-        "function itself (async def)"
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from inspect import iscoroutinefunction
+from inspect import iscoroutine, iscoroutinefunction
 from typing import Any, NamedTuple
 
 from ..durations import shown
@@ -91,3 +91,14 @@ def _is_coroutine(fn: Any) -> bool:
     # an object with an async __call__; calling a class only makes such an object
     call = None if isinstance(fn, type) else getattr(fn, "__call__", None)  # noqa: B004
     return iscoroutinefunction(call)
+
+
+def not_awaited(result: Any) -> TypeError | None:
+    """The error of a plain function that returned a coroutine, which nobody has run."""
+    if not iscoroutine(result):
+        return None
+    result.close()
+    return TypeError(
+        "the handler returned a coroutine and did not run it: make the handler a coroutine "
+        "function itself (async def)"
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, TypeVar, overload
+from typing import Any
 
 from ..clock import Clock
 from ..durations import shown
@@ -13,7 +13,6 @@ from ..model.throttle import LogThrottle
 from ..sync import AnyLock, nothing_held
 
 ALL = "*"
-_Listener = TypeVar("_Listener", bound=Callable[..., Any])
 
 
 class Listeners:
@@ -110,10 +109,6 @@ class Emitter:
 
     _listeners: Listeners
 
-    @overload
-    def on(self, event: str) -> Callable[[_Listener], _Listener]: ...
-    @overload
-    def on(self, event: str, fn: _Listener) -> _Listener: ...
     def on(self, event: str, fn: Callable[..., Any] | None = None) -> Any:
         """Has `fn` called at every such event; as a decorator without `fn`. The calls come in
         order on one thread of this object's own; what they raise is logged and has no effect."""
@@ -122,10 +117,6 @@ class Emitter:
         self._listeners.add(event, fn, once=False)
         return fn
 
-    @overload
-    def once(self, event: str) -> Callable[[_Listener], _Listener]: ...
-    @overload
-    def once(self, event: str, fn: _Listener) -> _Listener: ...
     def once(self, event: str, fn: Callable[..., Any] | None = None) -> Any:
         """`on`, for the next such event only."""
         if fn is None:

@@ -25,8 +25,7 @@ from ..model.failure import describe
 from ..serializers import Serializer
 from ..sync import CONNECTION, make_lock, spawn
 from ..types import Duration
-from .crew import not_awaited
-from .handlers import routed
+from .handlers import not_awaited, routed
 from .job import Job
 from .job_log_filter import CURRENT_JOB
 from .wire import (

@@ -1,4 +1,7 @@
-"""What every manager promises to the rest of the client, whatever it is made of."""
+"""What every manager promises to the rest of the client, whatever it is made of.
+
+It is over 400 lines because it is one list of promises, with a line or a few for each.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing_extensions import Unpack
 from ..clock import Clock
 from ..errors import StorageError
 from ..model.cancel import Cancellation
+from ..model.events import Inbox
 from ..model.options import JobOptions, JobSpec
 from ..serializers import Serializer
 from ..types import (
@@ -131,8 +135,9 @@ class Backend(Protocol):
         cause: FailureReason | None = None,
     ) -> tuple[Outcome, bool]:
         """Fails a run; also says whether the job will run again. `work_done`: the handler had
-        finished, only its result is at fault. `cause`: why, where no handler raised it. Raises `StorageError` with `accepted` where that was
-        done, but the end of a durable job is not on disk yet."""
+        finished, only its result is at fault. `cause`: why, where no handler raised it. Raises
+        `StorageError` with `accepted` where that was done, but the end of a durable job is not on
+        disk yet."""
         ...
 
     def encode(self, result: Any) -> bytes:
@@ -261,14 +266,6 @@ class Backend(Protocol):
     def beat_at(self, due_ms: int) -> None:
         """Has the beat thread run the ticks at that moment at the latest."""
         ...
-
-
-class Inbox(Protocol):
-    """Where events are put, under a shard's lock."""
-
-    def offer(self, item: Any) -> None: ...
-    def drain(self) -> int: ...
-    def close(self, timeout: float | None = None) -> bool: ...
 
 
 class Closable(Protocol):

@@ -28,7 +28,7 @@ def run_until_closed(
     before = _install(news) if on_main_thread() else {}
     signals = 0
     try:
-        while (item := news.get()) != _ENDED:
+        while news.get() != _ENDED:
             signals += 1
             if signals == 1:
                 spawn(f"{name}-closer", lambda: _close(close, news))

@@ -114,7 +114,7 @@ def pack_error(error: BaseException, serializer: Serializer) -> tuple[list[Any],
     it whole."""
     text, stack = describe(error)
     classes = [_path_of(cls) for cls in type(error).__mro__ if cls not in (BaseException, object)]
-    carried = None
+    carried: float | str | None = None
     if isinstance(error, (DelayJob, RateLimited)):
         carried = error.delay_ms / 1000
     elif isinstance(error, JobInterrupted):

@@ -1,11 +1,14 @@
-"""`Worker`: runs handlers on threads, on an event loop, or in processes."""
+"""`Worker`: runs handlers on threads, on an event loop, or in processes.
+
+It is over 400 lines because it is a façade: how handlers run is the crews' business.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Literal
 
@@ -13,9 +16,7 @@ from typing_extensions import Self
 
 from ..durations import shown, timeout_to_ms, to_ms
 from ..errors import BunqueueError, ManagerClosedError, ValidationError
-from ..model.options import checked_int, checked_name
 from ..model.throttle import LogThrottle
-from ..model.window import MAX_PER_WINDOW, RateWindow
 from ..sync import WORKER, make_lock, spawn
 from ..types import BatchOptions, Duration, RateLimit, Recycle
 from .async_crew import AsyncCrew
@@ -28,25 +29,7 @@ from .protocol import Manager
 from .queue import Queue
 from .running import run_until_closed
 from .verdicts import Verdicts, checked_errors
-
-MAX_CONCURRENCY = 10_000
-MAX_PREFETCH = 1_000
-LISTENERS_S = 1.0
-"""How long a coroutine that closes a worker waits for its listeners."""
-_ErrorClasses = type[BaseException] | Sequence[type[BaseException]]
-
-EVENTS = (
-    "ready",
-    "active",
-    "completed",
-    "failed",
-    "progress",
-    "stalled",
-    "cancelled",
-    "drained",
-    "error",
-    "closed",
-)
+from .worker_options import EVENTS, LISTENERS_S, ErrorClasses, checked_options
 
 
 class Worker(Emitter):
@@ -94,28 +77,26 @@ class Worker(Emitter):
         rate_limit: RateLimit | None = None,
         group_concurrency: int | None = None,
         batch: BatchOptions | None = None,
-        retry_on: _ErrorClasses | None = None,
-        no_retry_on: _ErrorClasses | None = None,
+        retry_on: ErrorClasses | None = None,
+        no_retry_on: ErrorClasses | None = None,
         recycle: Recycle | None = None,
         close_timeout: Duration | None = 30,
     ) -> None:
-        checked_int(concurrency, "concurrency", 1, MAX_CONCURRENCY)
-        if executor not in ("thread", "process"):
-            raise ValidationError(f'executor must be "thread" or "process", not {shown(executor)}')
         if executor == "process":
             handler = at_path(handler)
         route = routed(handler)
-        lease_ms = to_ms(lock_duration, "lock_duration", zero=False)
-        beat_ms = _beat_ms(heartbeat_interval, lease_ms)
-        if prefetch != "auto":
-            checked_int(prefetch, 'prefetch, unless it is "auto",', 1, MAX_PREFETCH)
-        pace_limit = None if rate_limit is None else _window(rate_limit)
-        if group_concurrency is not None:
-            checked_int(group_concurrency, "group_concurrency", 1, MAX_PER_WINDOW)
+        options = checked_options(
+            name,
+            concurrency,
+            executor,
+            lock_duration,
+            heartbeat_interval,
+            prefetch,
+            rate_limit,
+            group_concurrency,
+        )
         self._group_concurrency = group_concurrency
         self._close_timeout_ms = timeout_to_ms(close_timeout, "close_timeout")
-        if name is not None:
-            checked_name(name, "name")
         errors = checked_errors(retry_on, "retry_on"), checked_errors(no_retry_on, "no_retry_on")
         if not isinstance(queue, Queue):
             queue = Queue(queue, manager)
@@ -155,11 +136,7 @@ class Worker(Emitter):
             CrewOptions(executor, checked_batch(batch), recycle, self._stop_with),
             queue=self._queue,
             name=self.name,
-            concurrency=concurrency,
-            lease_ms=lease_ms,
-            beat_ms=beat_ms,
-            prefetch=None if prefetch == "auto" else prefetch,
-            window=pace_limit,
+            **options,
             tell=self._tell,
             report=self._report,
             ended=self._finish,
@@ -439,27 +416,3 @@ class Worker(Emitter):
     def _report(self, error: BaseException) -> None:
         self._throttle.error(repr(self), error)
         self._tell("error", error)
-
-
-def _window(limit: RateLimit) -> RateWindow:
-    if not isinstance(limit, RateLimit):
-        raise ValidationError(f"rate_limit must be a RateLimit, not {shown(limit)}")
-    checked_int(limit.max, "rate_limit: max", 1, MAX_PER_WINDOW)
-    return RateWindow(limit.max, to_ms(limit.per, "rate_limit: per", zero=False))
-
-
-def _beat_ms(interval: Duration | None, lease_ms: int) -> int:
-    if interval is None:
-        if lease_ms < 3:
-            raise ValidationError(
-                f"lock_duration must be at least 0.003 seconds, not {lease_ms / 1000:g}: "
-                "a lock needs room for a heartbeat"
-            )
-        return lease_ms // 3
-    beat_ms = to_ms(interval, "heartbeat_interval", zero=False)
-    if beat_ms * 2 >= lease_ms:
-        raise ValidationError(
-            f"heartbeat_interval must be under half of lock_duration ({lease_ms / 1000:g} s), "
-            f"not {shown(interval)}"
-        )
-    return beat_ms

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from ..durations import ms_to_moment, optional_moment
 from ..sync import LEAF, make_lock, spawn
@@ -54,8 +54,8 @@ class JobEvent:
     `sequence` counts the events of one queue without gaps, so a listener of all types can see
     that it lost some. The rest is `None` but for what the type carries: `state` (pushed),
     `result` (completed), `error`, `attempt`, `terminal` and `reason` or `retry_at` (failed),
-    `error` (stalled, cancelled), `reason` (dlq_added, dlq_skipped), `percent`, `message` (progress), `count`
-    (drained, cleaned, obliterated).
+    `error` (stalled, cancelled), `reason` (dlq_added, dlq_skipped), `percent`, `message`
+    (progress), `count` (drained, cleaned, obliterated).
 
     `health` is of the whole manager: its `queue` is empty, and its `sequence` counts these events
     alone. `reason` is `storage_failing`, with the `error`, or `storage_recovered`.
@@ -90,6 +90,19 @@ def event_of(raw: RawEvent, loads: Callable[[bytes], Any]) -> JobEvent:
         carried["result"] = loads(carried["result"])
     carried["retry_at"] = optional_moment(carried.pop("retry_at_ms", None))
     return JobEvent(kind, queue, job_id, ms_to_moment(at_ms), sequence, **carried)
+
+
+class Inbox(Protocol):
+    """Where events are put, under a shard's lock; `Mailbox` is one."""
+
+    def offer(self, item: Any) -> None:
+        """Takes an event; never blocks."""
+
+    def drain(self) -> int:
+        """Delivers what is due on the calling thread, where that is needed; says how much."""
+
+    def close(self, timeout: float | None = None) -> bool:
+        """Ends it once what is buffered is delivered; says whether that was in time."""
 
 
 class Mailbox:

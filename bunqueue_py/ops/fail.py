@@ -48,9 +48,9 @@ def fail(
     """Charges the attempt, then retries or ends the job. `error` is what a custom back-off is
     shown; `text` and `stack` are what is kept. `work_done` says that the handler had finished and
     only its result is at fault: then a token that a sweep retired still ends the pending job, as
-    its ack would have, so that the work is not done twice. `cause` is the reason where it is none of
-    the handler's. Raises `StorageError` with `accepted`
-    if the job is durable, has ended, and that could not be committed."""
+    its ack would have, so that the work is not done twice. `cause` is the reason where no
+    handler gave one. Raises `StorageError` with `accepted` if the job is durable, has ended, and
+    that could not be committed."""
     record = state.index.get(job_id)
     if record is None:
         check_open(state)

@@ -30,6 +30,6 @@ def interrupt(shard: Shard, delivery: Delivery | None, reason: str) -> None:
         cancellation.set(LOCK_LOST if reason == STALLED else reason)
     owner = delivery.owner
     if owner.__class__ is Holder:
-        after = owner.told(delivery.record.id, delivery.token, reason)  # type: ignore[union-attr]
+        after = owner.told(delivery.record.id, delivery.token, reason)
         if after is not None:
             shard.after.append(after)

@@ -171,7 +171,7 @@ def update_progress(
             side.view = None
             mark(queue, record)
             owner = None if record.delivery is None else record.delivery.owner
-            heard = owner.progressed if owner.__class__ is Holder else None  # type: ignore[union-attr]
+            heard = owner.progressed if owner.__class__ is Holder else None
             if state.events.any or heard is not None:
                 now = state.now()
                 last = side.progress_event_ms

@@ -6,23 +6,23 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from ..model.events import Mailbox, RawEvent
+from ..model.events import Inbox, RawEvent
 from ..sync import LEAF, make_lock
 
 
 class Subscriptions:
-    """The mailboxes of all listeners. `any` is what the hot path tests: with no listener an
+    """The inboxes of all listeners. `any` is what the hot path tests: with no listener an
     event costs that one look."""
 
     def __init__(self) -> None:
         self._lock = make_lock("subscriptions", LEAF)
-        self._entries: tuple[tuple[str | None, frozenset[str] | None, Mailbox], ...] = ()
+        self._entries: tuple[tuple[str | None, frozenset[str] | None, Inbox], ...] = ()
         self.any = False
         self._closed = False
         self._health = count(1)
 
     def add(
-        self, mailbox: Mailbox, queue: str | None, types: frozenset[str] | None
+        self, mailbox: Inbox, queue: str | None, types: frozenset[str] | None
     ) -> Callable[[], None] | None:
         """Has the mailbox hear those events (`None`: all); returns what ends it, or `None` if
         the manager is closed."""
@@ -55,6 +55,6 @@ class Subscriptions:
         with self._lock:
             self._closed = True
 
-    def mailboxes(self) -> list[Mailbox]:
+    def mailboxes(self) -> list[Inbox]:
         """All of them, in the order of subscription."""
         return [mailbox for _, _, mailbox in self._entries]

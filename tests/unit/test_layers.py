@@ -36,6 +36,7 @@ BELOW_STATE = NOUNS | {"foundation", "model"}
 BELOW_FRONT = BELOW_STATE | {"state", "ops", "tasks", "observe"}
 BELOW_CLIENT = BELOW_FRONT | {
     "client-front",
+    "aio",
     "backend",
     "event_hub",
     "readonly",
@@ -55,11 +56,13 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "observe": BELOW_STATE | {"state", "ops"},
     "client-front": BELOW_FRONT,
     # what the façade is made of: the workers' side of the protocol, and the listeners
-    "backend": BELOW_FRONT | {"client-front"},
+    "backend": BELOW_FRONT | {"client-front", "aio"},
+    # the coroutines of the façade, and the threads behind them
+    "aio": BELOW_FRONT | {"client-front"},
     "event_hub": BELOW_FRONT | {"client-front"},
     # the other façade: what a process sees that does not own the file
     "readonly": BELOW_FRONT | {"client-front"},
-    "manager": BELOW_FRONT | {"client-front", "backend", "event_hub", "readonly"},
+    "manager": BELOW_FRONT | {"client-front", "aio", "backend", "event_hub", "readonly"},
     "default_manager": BELOW_FRONT | {"client-front", "manager"},
     # default_manager is what `Queue("emails")` without a manager asks; the rest is the rule.
     "client": frozenset({"foundation", "model", "client-front", "default_manager"}),
@@ -68,7 +71,9 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
 }
 
 # (importer, imported) -> why: upward imports under `if TYPE_CHECKING:`, which no run ever makes.
-TYPE_ONLY: Mapping[tuple[str, str], str] = {}
+TYPE_ONLY: Mapping[tuple[str, str], str] = {
+    ("aio", "manager"): "whose calls they are",
+}
 
 # The four that the core depends on, and each extra's one module.
 CORE = frozenset({"cachetools", "sortedcontainers", "typing_extensions", "uuid_utils"})
