@@ -766,6 +766,9 @@ class QueueManager:
 
     def known_queue(self, name: str) -> str:
         """The checked name of a queue, which exists from now on."""
+        if self._backend.is_inert:
+            # in a process of a worker, modules are imported that make queues
+            return checked_queue_name(name)
         return query.queue_of(self._state, checked_queue_name(name)).name
 
     # -- control: what `Queue` and its parts call --------------------------------------------

@@ -15,7 +15,7 @@ from .crew_base import CrewBase
 from .job import Job
 from .protocol import Backend
 
-GRACE_MS = 1_000
+GRACE_MS = 250
 """How long a task that was cancelled may take to end."""
 
 _Held = tuple[Job, "bytes | None"]

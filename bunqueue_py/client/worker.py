@@ -363,13 +363,13 @@ class Worker(Emitter):
             self._ended.set()
             at_end, self._at_end = self._at_end, []
             unhear, self._unhear = self._unhear, None
-        self._backend.detach(self)
         if self._group_concurrency is not None and self._started:
             with contextlib.suppress(ManagerClosedError):
                 self._backend.bound_groups(self._queue, self._crew, None)
         if unhear is not None:
             unhear()
         self._tell("closed")
+        self._backend.detach(self)
         self._listeners.close(0)
         for fn in at_end:
             fn()
@@ -379,7 +379,8 @@ class Worker(Emitter):
     def on(self, event: str, fn: Callable[..., Any] | None = None) -> Any:
         """Has `fn` called at `ready()`, `active(job)`, `completed(job, result)`, `failed(job,
         error, will_retry)`, `progress(job)`, `stalled(job)` (its lock ran out), `cancelled(job)`,
-        `drained()` (nothing in the queue waits or runs), `error(exception)` or `closed()`; as a
+        `drained()` (nothing in the queue waits or runs; it may come before the `completed` of the
+        last job), `error(exception)` or `closed()`; as a
         decorator without `fn`. The calls come in order on one thread of the worker's own; what
         they raise is logged and has no effect."""
         added = super().on(event, fn)

@@ -34,7 +34,7 @@ from tests.threads.patience import TIMEOUT, until
 Work = Callable[[Job], Awaitable[Any]]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", pytest.param("sqlite", marks=pytest.mark.slow)])
 def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[QueueManager]:
     storage = None if request.param == "memory" else tmp_path / "jobs.db"
     with QueueManager(storage, config=ManagerConfig(shards=1)) as manager:
@@ -243,7 +243,7 @@ def test_a_coroutine_past_its_timeout_is_cancelled_and_told_why(queue: Queue) ->
     with Worker(queue, work), pytest.raises(JobFailedError) as caught:
         queue.add("n", attempts=1, timeout=0.03).result(timeout=TIMEOUT)
     assert caught.value.reason == "timeout"
-    until(lambda: reasons == ["timeout"])
+    until(lambda: reasons == ["timeout"], "the coroutine ends")
 
 
 def test_a_coroutine_that_is_cancelled_by_the_worker_ends_and_its_job_has_failed(
@@ -257,7 +257,7 @@ def test_a_coroutine_that_is_cancelled_by_the_worker_ends_and_its_job_has_failed
         with pytest.raises(JobFailedError, match="no longer wanted") as caught:
             job.result(timeout=TIMEOUT)
         assert caught.value.reason == "cancelled"
-        until(lambda: gate.ended == ["cancelled"])
+        until(lambda: gate.ended == ["cancelled"], "the coroutine ends")
         assert not worker.cancel(job)
 
 
@@ -270,12 +270,13 @@ def test_a_coroutine_whose_lock_was_taken_away_is_cancelled(
         queue.add("n", 5)
         gate.await_begun()
         assert manager.release_owner("mine") == 1
-        until(lambda: gate.ended == ["cancelled"])
+        until(lambda: gate.ended == ["cancelled"], "the coroutine ends")
         gate.let_go()
         queue.wait_until_empty(timeout=TIMEOUT)
     assert queue.counts().completed == 1
 
 
+@pytest.mark.slow
 def test_a_handler_that_blocks_the_loop_costs_nobody_his_lock_and_is_warned_of(
     queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -393,6 +394,7 @@ def test_close_cancels_what_has_not_finished_and_gives_it_back_uncharged(queue: 
     assert {(j.refresh().state, j.attempts_made) for j in jobs} == {("waiting", 0)}
 
 
+@pytest.mark.slow
 def test_close_does_not_wait_for_a_coroutine_that_will_not_be_cancelled(queue: Queue) -> None:
     begun, stop = threading.Event(), threading.Event()
 
@@ -412,7 +414,7 @@ def test_close_does_not_wait_for_a_coroutine_that_will_not_be_cancelled(queue: Q
     assert worker.unfinished == [job.id]
     assert job.refresh().state == "waiting"
     stop.set()
-    until(lambda: not any("-loop" in t.name for t in threading.enumerate()))
+    until(lambda: not any("-loop" in t.name for t in threading.enumerate()), "the loop ends")
     assert job.refresh().state == "waiting"
 
 
@@ -428,7 +430,7 @@ def test_a_coroutine_may_close_its_own_worker_and_manager(manager: QueueManager)
     worker = Worker(queue, work).start()
     job = queue.add("n")
     assert job.result(timeout=TIMEOUT) == "done"
-    until(lambda: not any("-loop" in t.name for t in threading.enumerate()))
+    until(lambda: not any("-loop" in t.name for t in threading.enumerate()), "the loop ends")
     assert closed == [False]
     assert worker.is_closed
 
