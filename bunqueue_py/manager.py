@@ -197,7 +197,7 @@ class QueueManager:
                 state.alarm.start()
         self._at_exit = _AtExit(self)
         atexit.register(self._at_exit)
-        _disown_in_children(state)
+        _disown_in_children(state, self._backend)
 
     def __repr__(self) -> str:
         where = "in memory" if self._state.storage is None else f"on {self._state.storage!r}"
@@ -1082,17 +1082,25 @@ def _storage(given: object) -> Storage | None:
     return given  # type: ignore[return-value]
 
 
-def _disown_in_children(state: State) -> None:
+def _disown_in_children(state: State, backend: EngineBackend) -> None:
     if not hasattr(os, "register_at_fork"):
         return
-    reference = weakref.ref(state)
+    reference, workers = weakref.ref(state), weakref.ref(backend)
 
     def disown() -> None:
-        inherited = reference()
-        if inherited is not None:
-            ops_close.disown(inherited)
-            if inherited.storage is not None:
-                inherited.storage.disown()
+        inherited, inherited_backend = reference(), workers()
+        if inherited is None:
+            return
+        ops_close.disown(inherited)
+        if inherited.storage is not None:
+            inherited.storage.disown()
+        if inherited_backend is not None and inherited_backend.attached():
+            names = ", ".join(repr(worker) for worker in inherited_backend.attached())
+            _log.warning(
+                "%s: not in this process, which was forked after the start; workers run in the "
+                "parent only. A child that is to work opens its own manager and workers",
+                names,
+            )
 
     os.register_at_fork(after_in_child=disown)
 

@@ -40,9 +40,9 @@ def at_path(handler: Any) -> Any:
     return ByPath(f"{module}:{name}")
 
 
-def routed(handler: Any) -> Route:
+def routed(handler: Any, *, mixed: bool = False) -> Route:
     """The function that a handler or a mapping of handlers stands for. Raises `ValidationError`
-    for anything else, and for a mapping of both plain and coroutine functions."""
+    for anything else, and, unless `mixed`, for a mapping of both plain and coroutine functions."""
     if not isinstance(handler, Mapping):
         return Route(handler, _is_coroutine(_checked(handler)))
     routes: dict[str, Handler] = {}
@@ -51,14 +51,14 @@ def routed(handler: Any) -> Route:
     if not routes:
         raise ValidationError("handler must not be an empty mapping")
     kinds = {_is_coroutine(fn) for fn in routes.values()}
-    if len(kinds) > 1:
+    if len(kinds) > 1 and not mixed:
         plain = next(name for name, fn in routes.items() if not _is_coroutine(fn))
         raise ValidationError(
             f"the handlers of one worker are all coroutine functions or all plain ones, and that "
             f"of {plain!r} is plain while others are not: make it `async def`, and hand what "
             "blocks in it to asyncio.to_thread()"
         )
-    return Route(Routes(routes), kinds.pop())
+    return Route(Routes(routes), True in kinds)
 
 
 class Routes:

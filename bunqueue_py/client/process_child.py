@@ -50,9 +50,8 @@ def main(pipe: Connection, handler: Any, serializer: list[Any], max_bytes: int) 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         made = unpack_serializer(serializer)
-        call = routed(
-            found(handler) if isinstance(handler, str) else {n: found(p) for n, p in handler}
-        ).call
+        known = found(handler) if isinstance(handler, str) else {n: found(p) for n, p in handler}
+        call = routed(known, mixed=True).call
     except BaseException as error:  # an import runs code of the application's
         text, stack = describe(error)
         send(pipe, "unusable", [text, list(stack)])

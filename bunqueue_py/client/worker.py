@@ -84,7 +84,7 @@ class Worker(Emitter):
     ) -> None:
         if executor == "process":
             handler = at_path(handler)
-        route = routed(handler)
+        route = routed(handler, mixed=executor == "process")
         options = checked_options(
             name,
             concurrency,
