@@ -45,7 +45,7 @@ class Child:
     @property
     def exit_code(self) -> int | None:
         """How it ended; `None` while it runs."""
-        self._process.join(0)
+        self._process.join(_LEAVE_S)
         return self._process.exitcode
 
     def send(self, kind: str, values: list[Any], blob: bytes = b"") -> None:

@@ -123,11 +123,13 @@ class ProcessCrew(Crew):
     def _has_child(self, slot: Slot) -> bool:
         """Sees to it that the slot has a process that is ready; False where it cannot."""
         child = self._children.get(slot)
-        if child is not None and child.wears_out:
+        if child is not None and child.doomed is not None:
+            # killed for a run that had just returned
+            self._bury(slot, child)
+        elif child is not None and child.wears_out:
             del self._children[slot]
             child.dismiss()
-            child = None
-        if child is not None:
+        elif child is not None:
             return True
         number = self.slots.index(slot)
         child = self._children[slot] = Child(f"{CHILD_NAME}-{self._name}-{number}", self._arguments)
@@ -205,6 +207,8 @@ class ProcessCrew(Crew):
 
     def _ended_well(self, slot: Slot, child: Child, job: Job, message: Message) -> None:
         """The run has ended, and the process lives."""
+        # what is told of this run from now on is our own doing, and no reason to kill
+        slot.current = None
         child.runs += 1
         flag, mib = message.values[:2]
         recycle = self._recycle
@@ -226,9 +230,13 @@ class ProcessCrew(Crew):
 
     def _died(self, slot: Slot, child: Child, job: Job) -> None:
         """The process is gone. If somebody killed it, that has decided on the job already."""
+        slot.current = None
         code = child.exit_code
         self._bury(slot, child)
         if child.doomed is not None:
+            # does nothing where that has ended the delivery; but it may have been for the run
+            # before this one
+            self._backend.give_back(job.id, job.token)
             return
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         text = f"the process of worker {self._name!r} died while it ran the job ({how})"
