@@ -8,7 +8,7 @@
 | 50    | the storage writer's cut and commit   | shards, leaves                    |
 | 100+i | shard i                               | leaves; several only ascending    |
 | 1000  | leaves: stores, buffers, loops        | nothing                           |
-| 1020  | an SQLite connection                  | nothing; under 10, 40, 50 only    |
+| 1020  | an SQLite connection, a child's pipe  | nothing; under 10, 40, 50 only    |
 
 With `BUNQUEUE_CHECK_LOCKS=1` in the environment when a lock is made, it checks this table at every
 use and raises `LockOrderError`; otherwise it is a plain `threading.Lock`.
