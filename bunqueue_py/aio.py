@@ -37,7 +37,6 @@ class Offload:
         self._lock = make_lock("aio threads", LEAF)
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._unserved = 0
         self._idle = 0
         self._closed = False
 

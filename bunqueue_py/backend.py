@@ -149,7 +149,7 @@ class EngineBackend:
     def cool_down(self, queue: str, group: str | None, duration_ms: int) -> None:
         limits.cool_down(self._state, queue, group, duration_ms)
 
-    def cancel(self, job_id: str, queue: str, why: str | None) -> bool:
+    def cancel(self, job_id: str, queue: str | None, why: str | None) -> bool:
         return cancel.cancel(self._state, job_id, queue, why)
 
     def cancellation(self, job_id: str, token: str | None) -> Cancellation:

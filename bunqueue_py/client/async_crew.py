@@ -307,19 +307,20 @@ class AsyncCrew(AsyncRuns):
 
     async def _gather(self, batch: Batch) -> list[Job]:
         """The jobs of one batch. Those that wait for it to fill are beaten for already."""
-        first = await self._claim(batch.size)
+        window, now = self._window, self._backend.clock.timeline_ms
+        size = batch.size if window is None else min(batch.size, window.room(now()))
+        first = await self._claim(size)
         if not first:
             return []
         waiting = Run(first)
         for token in waiting.left:
             self._runs[token] = waiting
         self._mind_beat()
-        now = self._backend.clock.timeline_ms
         until = now() + batch.max_wait_ms
         jobs = list(first)
         try:
-            while len(jobs) < batch.size and now() < until and not self.stopping:
-                more = await self._claim(batch.size - len(jobs), until - now())
+            while len(jobs) < size and now() < until and not self.stopping:
+                more = await self._claim(size - len(jobs), until - now())
                 for job in more:
                     token = str(job.token)
                     waiting.left[token] = job

@@ -64,8 +64,9 @@ class BatchCrew(Crew):
             now = self._backend.clock.timeline_ms
             until = now() + batch.max_wait_ms
             while len(jobs) < batch.size and now() < until and not self.stopping:
-                more = self._claim(slot, batch.size - len(jobs), until - now())
-                jobs += more
+                if self._window is not None and self._window.room(now()) <= 0:
+                    break
+                jobs += self._claim(slot, batch.size - len(jobs), until - now())
                 if self._paused is not None:
                     break
         finally:

@@ -160,8 +160,9 @@ class Backend(Protocol):
         """Nothing of the group (`None`: of the queue) starts for that long."""
         ...
 
-    def cancel(self, job_id: str, queue: str, why: str | None) -> bool:
-        """Ends a running job of that queue for good; False if it has finished."""
+    def cancel(self, job_id: str, queue: str | None, why: str | None) -> bool:
+        """Ends a running job (of that queue, if one is given) for good; False if it has
+        finished."""
         ...
 
     def cancellation(self, job_id: str, token: str | None) -> Cancellation:

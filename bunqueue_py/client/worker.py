@@ -341,6 +341,9 @@ class Worker(Emitter):
             self._finish()
             left = None if deadline is None else max(0, deadline - now()) / 1000
             self._listeners.close(left)
+        if not self._crew.holds_me:
+            # a handler that never returns keeps the worker from its end, but nobody waiting for it
+            self._tell_waiting()
         return returned
 
     def _begin_close(self) -> bool:
@@ -361,7 +364,6 @@ class Worker(Emitter):
             if self._ended.is_set():
                 return
             self._ended.set()
-            at_end, self._at_end = self._at_end, []
             unhear, self._unhear = self._unhear, None
         if self._group_concurrency is not None and self._started:
             with contextlib.suppress(ManagerClosedError):
@@ -371,6 +373,11 @@ class Worker(Emitter):
         self._tell("closed")
         self._backend.detach(self)
         self._listeners.close(0)
+        self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        with self._lock:
+            at_end, self._at_end = self._at_end, []
         for fn in at_end:
             fn()
 

@@ -195,4 +195,24 @@ MUTATIONS = (
         "shard.after.append(lambda: state.results.put(job_id, data))",
         ("tests/stateful/test_moments.py",),
     ),
+    Mutation(
+        "a cancelled run is not charged",
+        "ops/cancel.py",
+        r"now, charged=row\)",
+        "now)",
+    ),
+    Mutation(
+        "a handler is not told that its job was cancelled",
+        "ops/finish.py",
+        r"    interrupt\(queue\.shard, record\.delivery, reason_of\(failure\)\)\n",
+        "",
+        ("tests/unit/test_control_flow.py",),
+    ),
+    Mutation(
+        "a coroutine that is cancelled takes the wake with it",
+        "ops/pull.py",
+        r"queue\.waiters\.leave\(waiter\)\n        queue\.waiters\.wake\(1\)",
+        "queue.waiters.leave(waiter)",
+        ("tests/threads/test_aio.py",),
+    ),
 )

@@ -12,6 +12,7 @@ from tests.stateful.control_rules import (
 from tests.stateful.run_rules import PushRules
 from tests.stateful.storage_rules import StorageRules
 from tests.stateful.time_rules import TimeRules
+from tests.stateful.worker_rules import CancelRules
 
 
 class MemoryMachine(
@@ -22,6 +23,7 @@ class MemoryMachine(
     LookRules,
     DeadLetterRules,
     TimeRules,
+    CancelRules,
 ):
     """Over memory."""
 

@@ -17,13 +17,13 @@ a job that is ready by a jump of the wall clock became so, and whether a job who
 at a pull or at the next sweep.
 """
 
-from .control import Control
 from .jobs import Dlq as Dlq
 from .jobs import Limits as Limits
 from .jobs import ModelJob as ModelJob
 from .jobs import ModelQueue as ModelQueue
 from .jobs import Stalls as Stalls
+from .runs import Runs
 
 
-class Model(Control):
+class Model(Runs):
     """The whole of it: `clock` tells its time, `keep_results` is the configuration's."""
