@@ -144,11 +144,13 @@ class AsyncCrew(AsyncRuns):
         self.stopping = True
         self._call(self._look_up)
         if first:
-            for token, run in self._runs.copy().items():
-                job = run.left.get(token)
-                if job is not None:
-                    with contextlib.suppress(ManagerClosedError):
-                        self._backend.announce_closing(job.id, token)
+            for run in set(self._runs.copy().values()):
+                self._tell_closing(run)
+
+    def _tell_closing(self, run: Run) -> None:
+        for token, job in run.left.copy().items():
+            with contextlib.suppress(ManagerClosedError):
+                self._backend.announce_closing(job.id, token)
 
     def wind_up(self, deadline: int | None) -> tuple[list[str], bool]:
         """After `stop`: waits for the handlers up to the deadline (timeline ms), then cancels
@@ -346,6 +348,8 @@ class AsyncCrew(AsyncRuns):
         if "active" in self.heard:
             for job in run.jobs:
                 self._tell("active", job)
+        if self.stopping:
+            self._tell_closing(run)
         context = self._context.copy()
         context.run(CURRENT_JOB.set, run.jobs[0])
         run.task = context.run(self._loop.create_task, self._run(run))

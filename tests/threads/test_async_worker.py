@@ -166,6 +166,18 @@ def test_whatever_a_coroutine_raises_fails_its_job_and_not_the_worker(
         assert {job.result(timeout=TIMEOUT) for job in good} == {"good"}
 
 
+def test_an_error_that_cannot_be_shown_fails_its_job_like_any_other(queue: Queue) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    async def work(job: Job) -> None:
+        raise Mute
+
+    with Worker(queue, work), pytest.raises(JobFailedError, match="__str__ raised RuntimeError"):
+        queue.add("n", attempts=1).result(timeout=TIMEOUT)
+
+
 def test_a_coroutine_that_cancels_its_own_task_fails_its_job(queue: Queue) -> None:
     """B143."""
 

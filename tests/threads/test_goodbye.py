@@ -146,3 +146,34 @@ def test_closing_from_inside_a_handler_never_hangs(tmp_path: Path, kind: str) ->
         timeout=6 * TIMEOUT,
     )
     assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.slow
+def test_a_thread_that_outlives_the_main_thread_may_still_use_the_manager(tmp_path: Path) -> None:
+    """The interpreter waits for it, and only then closes what is open."""
+    path = tmp_path / "script.py"
+    path.write_text(
+        textwrap.dedent("""
+        import threading
+        from bunqueue_py import Queue, QueueManager, Worker
+
+        manager = QueueManager("jobs.db")
+        queue = Queue("q", manager)
+        Worker(queue, lambda job: job.data + 1).start()
+
+        def late():
+            threading.main_thread().join()
+            print(queue.add("n", 1).result(timeout=20))
+
+        threading.Thread(target=late, daemon=False).start()
+        """)
+    )
+    run = subprocess.run(
+        [sys.executable, path],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "2\n", "")
