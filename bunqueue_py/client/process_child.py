@@ -75,6 +75,9 @@ class Child:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.clock: Clock = SystemClock()
         self.cancellation = Cancellation(self.clock)
+        #: the token of the run under way, and the last that was to end, with the reason
+        self._running: str | None = None
+        self._cancelled: tuple[str | None, str] = (None, "")
         self._progress: list[Any] | None = None
         self._told_ms = 0
 
@@ -124,20 +127,23 @@ class Child:
                 # still runs here
                 os._exit(0)
             if message.kind == "cancel":
-                job_id, reason = message.values
-                if job_id == self._running:
+                # it may come before the main thread has begun with the job
+                token, reason = message.values
+                self._cancelled = token, reason
+                if token == self._running:
                     self.cancellation.set(reason)
             elif message.kind == "reply":
                 self._replies.put(message)
             else:
                 self._jobs.put(message)
 
-    _running: str | None = None
-
     def _run(self, message: Message) -> None:
         self.cancellation = Cancellation(self.clock)
         self._told_ms = 0
-        self._running = message.values[0]
+        self._running = message.values[1]
+        token, reason = self._cancelled
+        if token == self._running:
+            self.cancellation.set(reason)
         job = unpack_job(ChildManager(self), message)
         CURRENT_JOB.set(job)
         try:

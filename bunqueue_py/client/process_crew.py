@@ -86,7 +86,7 @@ class ProcessCrew(Crew):
         for slot, child in list(self._children.items()):
             job = slot.current
             if job is not None:
-                child.send("cancel", [job.id, CLOSING])
+                child.send("cancel", [job.token, CLOSING])
 
     def wind_up(self, deadline: int | None) -> tuple[list[str], bool]:
         """See `Crew.wind_up`; what has not returned by then is killed before its job goes back."""
@@ -116,9 +116,9 @@ class ProcessCrew(Crew):
                 child.dismiss()
             else:
                 child.bury()
-        if not self._children:
-            atexit.unregister(self._farewell)
         super()._leave(slot)
+        if self._live == 0:
+            atexit.unregister(self._farewell)
 
     def _has_child(self, slot: Slot) -> bool:
         """Sees to it that the slot has a process that is ready; False where it cannot."""
@@ -183,7 +183,7 @@ class ProcessCrew(Crew):
             values, data = pack_job(job)
             child.send("job", values, data)
             if self.stopping:
-                child.send("cancel", [job.id, CLOSING])
+                child.send("cancel", [job.token, CLOSING])
             try:
                 message = self._talk(slot, child, job)
             except EOFError:
@@ -261,7 +261,7 @@ class ProcessCrew(Crew):
         if child is None or slot.current is not job:
             return
         if reason == CANCELLED:
-            child.send("cancel", [job.id, reason])
+            child.send("cancel", [job.token, reason])
             until = self._backend.clock.timeline_ms() + CANCEL_GRACE_MS
             self._kill_at[slot] = until, job.id
             self._backend.beat_at(until)
