@@ -103,6 +103,10 @@ from .types import Report as FileReport
 _log = logging.getLogger("bunqueue_py.manager")
 
 EXIT_TIMEOUT = 5.0
+FOR_STORAGE_MS = 2_000
+"""Of the time that a close is given, what workers leave to the storage, or two fifths if less."""
+LAST_FLUSH_MS = 1_000
+"""What the last flush may take at the least."""
 _LOCKING = frozenset(f"{__package__}.{room}" for room in ("ops", "shard", "stores", "tasks"))
 DEFAULT_LOCK = 30
 _STATE_NAMES = ", ".join(query.ALL_STATES)
@@ -248,10 +252,14 @@ class QueueManager:
                 return closed.is_set()
             return closed.wait(None if timeout_ms is None else timeout_ms / 1000)
         deadline = None if timeout_ms is None else self._state.now() + timeout_ms
+        # a handler that never returns must not use up the time of the disk
+        for_workers = deadline
+        if deadline is not None and timeout_ms is not None and self._state.storage is not None:
+            for_workers = deadline - min(FOR_STORAGE_MS, timeout_ms * 2 // 5)
         ended = True
         try:
             for worker in self._backend.attached():
-                ended = worker.close(self._left(deadline)) and ended
+                ended = worker.close(self._left(for_workers)) and ended
         except BaseException:
             # Ctrl-C while handlers finish: close at once what is left
             deadline = self._state.now()
@@ -288,7 +296,8 @@ class QueueManager:
             return None
         left = self._left(deadline)
         try:
-            storage.close(None if left is None else round(left * 1000))
+            # what is accepted is written, however short the time was that handlers were given
+            storage.close(None if left is None else max(round(left * 1000), LAST_FLUSH_MS))
         except StorageError as error:
             return error
         return None

@@ -24,6 +24,8 @@ from .wire import Message, pack_job, pack_serializer, unpack_error
 
 CANCEL_GRACE_MS = 5_000
 """How long a handler that was cancelled may take to return before its process is killed."""
+AT_EXIT_MS = 3_000
+"""How long a program that ends without closing its worker waits for handlers in processes."""
 MAX_DEATHS = 3
 """So many processes in a row that die before they are ready stop the worker."""
 
@@ -331,7 +333,7 @@ class _Farewell:
         if crew is not None:
             try:
                 crew.stop()
-                crew.wind_up(crew._backend.clock.timeline_ms() + round(KILL_S * 1000))
+                crew.wind_up(crew._backend.clock.timeline_ms() + AT_EXIT_MS)
             except ManagerClosedError:
                 pass
             for child in list(crew._children.values()):

@@ -20,6 +20,7 @@ from bunqueue_py import QueueManager
 from tests.threads.patience import TIMEOUT, until
 
 ROOT = Path(__file__).resolve().parents[2]
+LONG = pytest.mark.skipif(os.environ.get("BUNQUEUE_SLOW") == "short", reason="the long form")
 KINDS = {
     "thread": ("threading.Event().wait()", "plain", ""),
     "async": ("await asyncio.sleep(3600)", "async", ""),
@@ -71,7 +72,7 @@ def script(tmp_path: Path, way: str, kind: str, storage: str) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("storage", ["memory", "sqlite"])
+@pytest.mark.parametrize("storage", ["sqlite", pytest.param("memory", marks=LONG)])
 @pytest.mark.parametrize("kind", list(KINDS))
 @pytest.mark.parametrize("way", list(WAYS))
 def test_a_worker_says_goodbye_and_its_job_goes_back(

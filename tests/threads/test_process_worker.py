@@ -39,7 +39,10 @@ HANDLERS = {
 }
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+LONG = pytest.mark.skipif(os.environ.get("BUNQUEUE_SLOW") == "short", reason="the long form")
+
+
+@pytest.fixture(params=["sqlite", pytest.param("memory", marks=LONG)])
 def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[QueueManager]:
     storage = None if request.param == "memory" else tmp_path / "jobs.db"
     with QueueManager(storage, config=ManagerConfig(shards=1)) as manager:
