@@ -17,17 +17,20 @@ _ENDED = "ended"
 
 def run_until_closed(
     name: str,
+    start: Callable[[], object],
     close: Callable[..., bool],
     when_ended: Callable[[Callable[[], None]], None],
 ) -> None:
-    """Blocks until the worker has ended. The first signal calls `close()`, on a thread of its own,
+    """Starts the worker and blocks until it has ended. The first signal calls `close()`, on a thread of its own,
     the second `close(force=True)`, after which nothing more is waited for."""
     # a signal handler may interrupt anything, and does nothing but put: SimpleQueue allows that
     news: SimpleQueue[str] = SimpleQueue()
-    when_ended(lambda: news.put(_ENDED))
-    before = _install(news) if on_main_thread() else {}
     signals = 0
+    # before the start: the first handler may be what a signal comes from
+    before = _install(news) if on_main_thread() else {}
     try:
+        start()
+        when_ended(lambda: news.put(_ENDED))
         while news.get() != _ENDED:
             signals += 1
             if signals == 1:

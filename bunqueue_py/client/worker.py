@@ -244,9 +244,8 @@ class Worker(Emitter):
         meanwhile: the first lets handlers finish (for `close_timeout`), a second does not; the
         signal handlers from before are put back in the end. Raises what stopped it, where that was
         an error (a process that cannot import the handler)."""
-        self.start()
         if not self._backend.is_inert:
-            run_until_closed(self.name, self.close, self._when_ended)
+            run_until_closed(self.name, self.start, self.close, self._when_ended)
         if self._fatal is not None:
             raise self._fatal
 
