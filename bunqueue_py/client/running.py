@@ -21,8 +21,8 @@ def run_until_closed(
     close: Callable[..., bool],
     when_ended: Callable[[Callable[[], None]], None],
 ) -> None:
-    """Starts the worker and blocks until it has ended. The first signal calls `close()`, on a thread of its own,
-    the second `close(force=True)`, after which nothing more is waited for."""
+    """Starts the worker and blocks until it has ended. The first signal calls `close()`, on a
+    thread of its own, the second `close(force=True)`, after which nothing more is waited for."""
     # a signal handler may interrupt anything, and does nothing but put: SimpleQueue allows that
     news: SimpleQueue[str] = SimpleQueue()
     signals = 0
