@@ -148,6 +148,32 @@ def row_of(record: JobRecord, seq: int, result: bytes | None = None) -> JobRow:
     )
 
 
+def new_row(record: JobRecord, queue: str, seq: int, now: int) -> JobRow:
+    """`row_of` for a record that has just been admitted, at that moment, as a plain job without
+    a name of its own. With what is known of it, it takes half as long."""
+    data = record.data
+    return (
+        record.id,
+        queue,
+        seq,
+        PENDING,
+        record.priority,
+        now,
+        now,
+        now,
+        None,
+        0,
+        record.name,
+        record.options,
+        None,
+        None,
+        None,
+        data if len(data) <= INLINE_BYTES else None,
+        None,
+        -1,
+    )
+
+
 def with_result_of(row: JobRow, older: JobRow | None) -> JobRow:
     """The row with the result of an older one of the same job, if it means that one to stay."""
     if older is None or older[RESULT] is None or not keeps_result(row):

@@ -42,13 +42,15 @@ def ack(state: State, job_id: str, token: str | None, data: bytes | None) -> Out
         shard.gate = BROKEN
         complete(state, queue, record, data, state.now())
         shard.gate = OPEN
-        cut = -1 if shard.dirty is None else outcome_cut(state, record)
+        cut = outcome_cut(state, record) if record.options.durable else 0
     if shard.after:
         shard.call_after()
     if not shard.completions & state.trim_mask or shard.finished_bytes > state.trim_bytes:
         trim(state)
-    if cut >= 0:
+    if cut:
         settle(state, cut, job_id)
+    elif state.storage is not None:
+        state.storage.admit()
     return APPLIED
 
 

@@ -8,6 +8,7 @@ from ..shard.dirty import Dirty
 from ..shard.shard import BROKEN
 from ..state import State
 from ..storage.base import Cut
+from .mark import mark_starts
 from .recover import rebuild
 from .restore import restore
 
@@ -22,6 +23,7 @@ def collect(state: State, begin: Cut) -> None:
         into = begin()
         for shard in shards:
             if shard.dirty is not None:
+                mark_starts(shard.dirty)
                 shard.dirty.swap(into)
     for shard in shards:
         shard.call_after()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from ..model.claim import Claim
-from ..model.job import COMPLETED, JobRecord
+from ..model.job import COMPLETED, Delivery, JobRecord
 from ..model.rows import INLINE_BYTES, row_of
-from ..shard.dirty import GROUP_KIND, HELD_KIND, group_name, held_name
+from ..shard.dirty import GROUP_KIND, HELD_KIND, Dirty, group_name, held_name
 from ..shard.group import Group
-from ..shard.keys import seq_of
+from ..shard.keys import LIMIT, seq_of
 from ..shard.queue_state import QueueState
 from ..shard.settings import group_body, settings_body
 from ..state import State
 
 QUEUE_KIND = "queue"
+
+MAX_STARTS = 1000
+"""The most rows that are to be made while the cut holds all locks: a millisecond."""
 
 
 def mark_new(queue: QueueState, record: JobRecord) -> None:
@@ -20,6 +23,31 @@ def mark_new(queue: QueueState, record: JobRecord) -> None:
     dirty = queue.shard.dirty
     if dirty is not None:
         dirty.add(row_of(record, seq_of(record) or 0), record.data)
+
+
+def mark_start(dirty: Dirty, delivery: Delivery) -> None:
+    """The delivery's run has begun. The row is made with the cut, or when many have begun since:
+    most runs have ended by then, which makes a row of its own."""
+    if not dirty.touched:
+        dirty.begin()
+    dirty.starts.append(delivery)
+    if len(dirty.starts) > MAX_STARTS:
+        _mark_oldest_start(dirty)
+
+
+def mark_starts(dirty: Dirty) -> None:
+    """The cut is taken: makes the rows of the runs that have begun and are still under way."""
+    while dirty.starts:
+        _mark_oldest_start(dirty)
+
+
+def _mark_oldest_start(dirty: Dirty) -> None:
+    delivery = dirty.starts[0]
+    record = delivery.record
+    if record.delivery is delivery:
+        dirty.mark(row_of(record, seq_of(record) or 0))
+    # after that: an exception between must not lose it
+    dirty.starts.popleft()
 
 
 def mark(queue: QueueState, record: JobRecord) -> None:
@@ -33,7 +61,12 @@ def mark_completed(queue: QueueState, record: JobRecord, result: bytes | None) -
     """The record is completed with that encoded result."""
     dirty = queue.shard.dirty
     if dirty is not None:
-        dirty.mark(row_of(record, seq_of(record) or 0, result))
+        if not dirty.touched:
+            dirty.begin()
+        key = record.key
+        # what `seq_of` says, in line for jobs that have stood in a lane
+        seq = key if 0 < key < LIMIT else seq_of(record) or 0
+        dirty.jobs[record.id] = row_of(record, seq, result)
         # a short one is in the row: nothing to keep or to take back
         if result is not None and (dirty.results or len(result) > INLINE_BYTES):
             dirty.result(record.id, result, -1)

@@ -18,7 +18,7 @@ from ..types import ANY, GroupChoice, JobState
 from .careful import hand_over, is_alone
 from .expire import expire, is_expired
 from .finish import emit
-from .mark import mark
+from .mark import mark_start
 from .push import find_queue
 from .recover import enter
 
@@ -121,8 +121,11 @@ def pull_one(
     if view is None and timeout_ms != 0:
         views = _wait(state, queue, 1, timeout_ms, lease_ms, owner, Waiter(group), claim=False)
         view = views[0] if views else None
-    if view is not None and shard.dirty is not None:
-        hand_over(state, queue, (view,))
+    if view is not None and state.storage is not None:
+        if shard.careful_ms:
+            hand_over(state, queue, (view,))
+        else:
+            state.storage.admit()
     return view
 
 
@@ -361,7 +364,7 @@ def _start(
         if state.events.any:
             emit(state, queue, "active", record.id, now)
     if begun and shard.dirty is not None:
-        mark(queue, record)
+        mark_start(shard.dirty, delivery)
     # fields_of, in line
     return state.view(
         record.id,

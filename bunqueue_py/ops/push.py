@@ -10,6 +10,7 @@ from ..model.checks import MAX_NAME, checked_name, checked_queue_name
 from ..model.claim import Claim
 from ..model.options import JobSpec
 from ..model.own import NAMED, checked_key
+from ..model.rows import new_row
 from ..model.snapshot import JobSnapshot, new_fields
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
@@ -87,7 +88,7 @@ def push(
             elif ready.lanes is None or not ready.lanes.push(record, queue.seq):
                 ready.admit(record, queue.seq)
             if shard.dirty is not None:
-                mark_new(queue, record)
+                shard.dirty.add(new_row(record, queue.name, queue.seq, now), record.data)
             job = state.view(record.id, None, new_fields(record, queue.name, now))
         else:
             job = admitted(state, queue, record, own, now)
@@ -97,8 +98,10 @@ def push(
         shard.call_after()
     if not state.alarm.served and record.options.ttl_ms is not None:
         state.alarm.start()
-    if storage is not None:
+    if cut:
         settle(state, cut, job._id)
+    elif storage is not None:
+        storage.admit()
     return job
 
 
@@ -256,7 +259,11 @@ def push_batch(
                 else:
                     queue.ready.admit(record, queue.seq)
                 jobs.append(view(record.id, None, new_fields(record, queue.name, now)))
-                if shard.dirty is not None:
+                if shard.dirty is None:
+                    continue
+                if own is None:
+                    shard.dirty.add(new_row(record, queue.name, queue.seq, now), record.data)
+                else:
                     mark_new(queue, record)
             else:
                 if own is not None and own.group_limit is not None:

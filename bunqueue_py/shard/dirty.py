@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from ..model.job import Delivery
 from ..model.rows import (
     DATA,
     ID,
@@ -36,21 +38,23 @@ class Dirty:
 
     `began` is called with the first mark after a cut, under the shard's lock: memory only.
     `fresh` are the jobs of which nothing was ever handed to the writer, so that one which comes and
-    goes between two cuts leaves nothing behind.
+    goes between two cuts leaves nothing behind. `starts` are runs that have begun and whose rows
+    are still to be made (`ops.mark`).
     """
 
-    __slots__ = ("began", "fresh", "jobs", "payloads", "rest", "results", "touched")
+    __slots__ = ("began", "fresh", "jobs", "payloads", "rest", "results", "starts", "touched")
 
     def __init__(self, began: Callable[[], None]) -> None:
         self.began = began
         self.fresh: set[str] = set()
         self.touched = False
+        self.starts: deque[Delivery] = deque()
         self.jobs, self.payloads, self.results, self.rest = no_marks()
 
     def add(self, row: JobRow, data: bytes) -> None:
         """A job has come in; `data` is its payload."""
         if not self.touched:
-            self._begin()
+            self.begin()
         job_id = row[ID]
         # in this order: an exception between must not leave a mark that no removal takes back
         self.fresh.add(job_id)
@@ -61,7 +65,7 @@ class Dirty:
     def mark(self, row: JobRow) -> None:
         """A job has changed, but for a payload or result that stands apart."""
         if not self.touched:
-            self._begin()
+            self.begin()
         if row[RESULT_SIZE] >= 0 and row[RESULT] is None:
             row = with_result_of(row, self.jobs.get(row[ID]))
         self.jobs[row[ID]] = row
@@ -93,7 +97,7 @@ class Dirty:
             self.fresh.discard(job_id)
             return
         if not self.touched:
-            self._begin()
+            self.begin()
         self.jobs[job_id] = None
         if data_size > INLINE_BYTES:
             self.payloads[job_id] = None
@@ -103,7 +107,7 @@ class Dirty:
     def keep(self, kind: str, key: str, body: Any) -> None:
         """Something else is now `body`, which JSON can hold; `None`: it is gone."""
         if not self.touched:
-            self._begin()
+            self.begin()
         self.rest[kind, key] = body
 
     def swap(self, into: list[Marks]) -> None:
@@ -122,14 +126,15 @@ class Dirty:
 
     def check(self) -> None:
         """Asserts its invariants."""
-        assert self.touched or not len(self), "marks that nobody will ask for"
+        assert self.touched or not (len(self) or self.starts), "marks that nobody will ask for"
         for job_id, row in self.jobs.items():
             assert row is None or row[ID] == job_id, "a row under another id"
             if row is not None and job_id in self.fresh and row[DATA] is None:
                 assert self.payloads.get(job_id) is not None, "a payload that was never marked"
             assert row is not None or job_id not in self.fresh, "a tombstone of what never was"
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Says that something is marked; for whoever does that without the verbs above."""
         self.began()
         self.touched = True
 
@@ -137,7 +142,7 @@ class Dirty:
         self, shelf: dict[str, bytes | None], job_id: str, data: bytes | None, before: int
     ) -> None:
         if not self.touched:
-            self._begin()
+            self.begin()
         if data is not None and len(data) > INLINE_BYTES:
             shelf[job_id] = data
         elif job_id in self.fresh:

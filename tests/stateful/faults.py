@@ -170,8 +170,15 @@ MUTATIONS = (
     Mutation(
         "a unit split: a cut of one shard",
         "ops/cut.py",
-        r"for shard in shards(:\s+if shard\.dirty is not None:\s+shard\.dirty\.swap)",
+        r"for shard in shards(:\s+if shard\.dirty is not None:\s+mark_starts\(shard\.dirty\))",
         r"for shard in shards[:1]\1",
+        SQLITE,
+    ),
+    Mutation(
+        "a run that had begun forgotten by the cut",
+        "ops/cut.py",
+        r"mark_starts\(shard\.dirty\)",
+        "shard.dirty.starts.clear()",
         SQLITE,
     ),
     Mutation(

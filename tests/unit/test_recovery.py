@@ -167,6 +167,29 @@ def test_of_what_a_worker_has_fetched_a_kill_charges_only_what_has_begun(bench: 
     assert sorted(order) == sorted(ids[:2] + ids[3:])
 
 
+@pytest.mark.parametrize("bound", [0, 2, 1000])
+def test_of_runs_that_began_a_kill_charges_all_that_are_under_way_and_no_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, bound: int
+) -> None:
+    """However many rows of begun runs wait for the cut."""
+    monkeypatch.setattr("bunqueue_py.ops.mark.MAX_STARTS", bound)
+    manager = bench.open()
+    ids = [manager.push("q", n, backoff=Backoff.fixed(0)).id for n in range(8)]
+    held = manager.pull_batch("q", 7)
+    manager.ack(held[0])
+    manager.release(held[1])
+    manager.fail(held[2], "no")
+    check_storage(manager, str(bench.path))
+    again = bench.reopen(manager)
+    found = [again.get_job(job_id) for job_id in ids]
+    assert [job and (job.state, job.attempts_made) for job in found[:3]] == [
+        ("completed", 0),
+        ("waiting", 0),
+        ("waiting", 1),
+    ]
+    assert [job and job.stall_count for job in found] == [0, 0, 0, 1, 1, 1, 1, 0]
+
+
 def test_what_was_fetched_and_changed_or_given_back_unbegun_is_charged_neither(
     bench: Bench,
 ) -> None:

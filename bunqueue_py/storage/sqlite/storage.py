@@ -54,6 +54,7 @@ class SqliteStorage:
         "_settings",
         "_taken",
         "_writer",
+        "admit",
     )
 
     persistent = True
@@ -83,6 +84,8 @@ class SqliteStorage:
         self._session: Session | None = None
         #: stays after the close: a call that marked something before may ask about it later
         self._writer = cast(Writer, _NotOpen(self._path))
+        #: `Storage.admit`, the writer's own: every verb calls it
+        self.admit: Callable[[], None] = lambda: self._writer.admit()
 
     def __repr__(self) -> str:
         return f"SqliteStorage({self._path!r})"
@@ -116,6 +119,7 @@ class SqliteStorage:
             self._taken = False
             raise
         self._session, self._writer = session, session.writer
+        self.admit = session.writer.admit
         return Recovered(session.clean, session.jobs, rest)
 
     def start(
@@ -185,10 +189,6 @@ class SqliteStorage:
     def refuse(self, *, durable: bool) -> None:
         """See `Storage.refuse`."""
         self._writer.refuse(durable=durable)
-
-    def admit(self) -> None:
-        """See `Storage.admit`."""
-        self._writer.admit()
 
     def wait_committed(self, cut: int, job_id: str | None = None) -> None:
         """See `Storage.wait_committed`."""
