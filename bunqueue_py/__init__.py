@@ -19,7 +19,9 @@ from .client.flow_producer import FlowResult as FlowResult
 from .client.job import Ack as Ack
 from .client.job import DlqEntry as DlqEntry
 from .client.job import Job as Job
+from .client.job_log_filter import JobLogFilter as JobLogFilter
 from .client.queue import Queue as Queue
+from .client.queue_events import QueueEvents as QueueEvents
 from .client.worker import Worker as Worker
 from .config import ManagerConfig as ManagerConfig
 from .default_manager import configure as configure
@@ -27,15 +29,18 @@ from .default_manager import get_default_manager as get_default_manager
 from .errors import BulkAddError as BulkAddError
 from .errors import BunqueueError as BunqueueError
 from .errors import CronError as CronError
+from .errors import DelayJob as DelayJob
 from .errors import DuplicateJobError as DuplicateJobError
 from .errors import FlowError as FlowError
 from .errors import ForkedManagerError as ForkedManagerError
 from .errors import GroupFullError as GroupFullError
 from .errors import JobFailedError as JobFailedError
+from .errors import JobInterrupted as JobInterrupted
 from .errors import JobNotFoundError as JobNotFoundError
 from .errors import JobStateError as JobStateError
 from .errors import LockError as LockError
 from .errors import ManagerClosedError as ManagerClosedError
+from .errors import RateLimited as RateLimited
 from .errors import ResultExpiredError as ResultExpiredError
 from .errors import SchemaVersionError as SchemaVersionError
 from .errors import SerializationError as SerializationError
@@ -78,6 +83,7 @@ from .storage.memory import MemoryStorage as MemoryStorage
 from .storage.sqlite.storage import SqliteStorage as SqliteStorage
 from .types import ANY as ANY
 from .types import Attempt as Attempt
+from .types import BatchOptions as BatchOptions
 from .types import Deduplication as Deduplication
 from .types import DlqConfig as DlqConfig
 from .types import DlqStats as DlqStats
@@ -89,6 +95,7 @@ from .types import KeepJobs as KeepJobs
 from .types import LimitStatus as LimitStatus
 from .types import Outcome as Outcome
 from .types import RateLimit as RateLimit
+from .types import Recycle as Recycle
 from .types import Repeat as Repeat
 from .types import Report as Report
 from .types import StallConfig as StallConfig

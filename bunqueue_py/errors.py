@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .types import Duration
+
 
 class BunqueueError(Exception):
     """The root of every error that bunqueue_py raises on purpose."""
@@ -180,3 +182,55 @@ class WaitForChildren(BunqueueError):
 
     def __init__(self, message: str = "the job waits for its children") -> None:
         super().__init__(message)
+
+
+class DelayJob(BunqueueError):
+    """Raised by a handler: the job waits `delay` (seconds or a timedelta, over 0) and runs again;
+    no attempt is charged. Raises `ValidationError` for a bad delay.
+
+    >>> DelayJob(30).delay_ms
+    30000
+    """
+
+    def __init__(self, delay: Duration) -> None:
+        self.delay_ms = _delay_ms(delay)
+        super().__init__(f"again in {self.delay_ms / 1000:g} s")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.delay_ms / 1000,)
+
+
+class RateLimited(BunqueueError):
+    """Raised by a handler that was told to come back later: the job's group, or its queue if it
+    has none, starts nothing for `delay` (seconds or a timedelta, over 0), and the job takes its old
+    place; no attempt is charged.
+
+    >>> RateLimited(1.5).delay_ms
+    1500
+    """
+
+    def __init__(self, delay: Duration) -> None:
+        self.delay_ms = _delay_ms(delay)
+        super().__init__(f"nothing more for {self.delay_ms / 1000:g} s")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.delay_ms / 1000,)
+
+
+class JobInterrupted(BunqueueError):
+    """Raised by `job.cancelled.raise_if_set()`; `reason` is `cancelled`, `timeout`, `lock_lost` or
+    `closing`. A handler lets it pass: the job's fate is decided already (`closing`: it is given
+    back, no attempt charged)."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the run was interrupted: {reason}")
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.reason,)
+
+
+def _delay_ms(delay: Duration) -> int:
+    from .durations import to_ms  # which has its own errors from here
+
+    return to_ms(delay, "delay", zero=False)

@@ -84,6 +84,8 @@ class EventHub:
         mailboxes = self._state.events.mailboxes()
         if not self._threaded:
             self.drain()
+            for mailbox in mailboxes:
+                mailbox.close(0)
             return True
         deadline = None if timeout is None else self._clock.timeline_ms() + round(timeout * 1000)
         ended = True

@@ -21,6 +21,7 @@ from typing import Any
 from typing_extensions import Self, Unpack
 
 from . import watchmen
+from .aio import AsyncCalls
 from .backend import EngineBackend
 from .client.job import Ack, DlqEntry, Job, dlq_entry
 from .client.protocol import Backend
@@ -88,9 +89,10 @@ from .ops import (
     walk,
 )
 from .ops import close as ops_close
+from .ops.pull_async import pull_async
 from .readonly import ReadonlyManager, open_readonly
 from .serializers import Serializer
-from .shard.shard import FORKED
+from .shard.shard import FORKED, INERT
 from .state import State, build_state
 from .storage.base import Storage
 from .storage.memory import MemoryStorage
@@ -98,7 +100,7 @@ from .storage.sqlite.paths import PathInput, absolute
 from .storage.sqlite.storage import SqliteStorage
 from .stores.alarm import NEVER
 from .stores.duty import Duty
-from .sync import MANAGER, make_lock, spawn
+from .sync import MANAGER, in_child_of_worker, make_lock, spawn
 from .tasks.scheduler import TaskLoop
 from .types import (
     ANY,
@@ -120,6 +122,10 @@ from .watchmen import Workers
 _log = logging.getLogger("bunqueue_py.manager")
 
 EXIT_TIMEOUT = 5.0
+FOR_STORAGE_MS = 2_000
+"""Of the time that a close is given, what workers leave to the storage, or two fifths if less."""
+LAST_FLUSH_MS = 1_000
+"""What the last flush may take at the least."""
 _LOCKING = frozenset(f"{__package__}.{room}" for room in ("ops", "shard", "stores", "tasks"))
 DEFAULT_LOCK = 30
 MAX_PREVIEW = 1_000
@@ -165,7 +171,8 @@ class QueueManager:
         background: bool = True,
         _ids: Ids | None = None,
     ) -> None:
-        kept = _storage(storage)
+        inert = in_child_of_worker()
+        kept = None if inert else _storage(storage)
         if config is not None and not isinstance(config, ManagerConfig):
             raise ValidationError(f"config must be a ManagerConfig, not {shown(config)}")
         checked_bool(background, "background")
@@ -182,6 +189,10 @@ class QueueManager:
             kept,
         )
         self._state: State = state
+        if inert:
+            background = False
+            for shard in state.shards.shards:
+                shard.gate = INERT
         #: Encoded data as a value: the serializer's own function, as every `job.data` calls it.
         self.decode: Callable[[bytes], Any] = state.loads
         self._background = background
@@ -211,6 +222,8 @@ class QueueManager:
             tracing.attach(self, state.config.tracing)
         self.metrics = Metrics(state, self._timing, self._worker_count)
         self.workers = Workers(state)
+        #: The calls that may block, as coroutines.
+        self.aio = AsyncCalls(self)
         if kept is not None:
             cut.attach(state)
             kept.start(
@@ -228,7 +241,7 @@ class QueueManager:
         self.webhooks = Webhooks(state, threaded=background)
         self._at_exit = _AtExit(self)
         atexit.register(self._at_exit)
-        _disown_in_children(state)
+        _disown_in_children(state, self._backend)
 
     def __repr__(self) -> str:
         where = "in memory" if self._state.storage is None else f"on {self._state.storage!r}"
@@ -279,10 +292,14 @@ class QueueManager:
                 return closed.is_set()
             return closed.wait(None if timeout_ms is None else timeout_ms / 1000)
         deadline = None if timeout_ms is None else self._state.now() + timeout_ms
+        # a handler that never returns must not use up the time of the disk
+        for_workers = deadline
+        if deadline is not None and timeout_ms is not None and self._state.storage is not None:
+            for_workers = deadline - min(FOR_STORAGE_MS, timeout_ms * 2 // 5)
         ended = True
         try:
             for worker in self._backend.attached():
-                ended = worker.close(self._left(deadline)) and ended
+                ended = worker.close(self._left(for_workers)) and ended
         except BaseException:
             # Ctrl-C while handlers finish: close at once what is left
             deadline = self._state.now()
@@ -298,6 +315,7 @@ class QueueManager:
                     ended = self._beat.stop(self._left(deadline)) and ended
                     ended = self.events.close(self._left(deadline)) and ended
                     ended = self.webhooks.close(self._left(deadline)) and ended
+                    ended = self._backend.close(self._left(deadline)) and ended
                     atexit.unregister(self._at_exit)
                     closed.set()
         if problem is not None:
@@ -319,7 +337,8 @@ class QueueManager:
             return None
         left = self._left(deadline)
         try:
-            storage.close(None if left is None else round(left * 1000))
+            # what is accepted is written, however short the time was that handlers were given
+            storage.close(None if left is None else max(round(left * 1000), LAST_FLUSH_MS))
         except StorageError as error:
             return error
         return None
@@ -723,10 +742,34 @@ class QueueManager:
         self._check_open()
         return wait.wait_for(self._state, _identify(job_id, None)[0], timeout_to_ms(timeout))
 
-    async def wait_for_async(self, job_id: Job | str) -> Any:
+    async def wait_for_async(self, job_id: Job | str, timeout: Duration | None = None) -> Any:
         """`wait_for` for coroutines; what `await job` does."""
         self._check_open()
-        return await wait.wait_for_async(self._state, _identify(job_id, None)[0])
+        timeout_ms = timeout_to_ms(timeout)
+        return await wait.wait_for_async(self._state, _identify(job_id, None)[0], timeout_ms)
+
+    async def _pull_async(
+        self,
+        queue: Any,
+        max_jobs: int,
+        timeout: Duration | None,
+        *,
+        lock_duration: Duration | None,
+        owner: str | None,
+        group: GroupChoice,
+    ) -> list[Job]:
+        checked_int(max_jobs, "max_jobs", 1, MAX_BATCH)
+        waiter = self._backend.async_handle(group if group is ANY else _group(group))
+        return await pull_async(  # type: ignore[return-value]
+            self._state,
+            _queue_name(queue),
+            max_jobs,
+            timeout_to_ms(timeout),
+            _lease_ms(lock_duration),
+            owner if owner is None else checked_name(owner, "owner"),
+            waiter,
+            self._backend.off_loop,
+        )
 
     def job_logs(self, job_id: Job | str, offset: int = 0, limit: int = 100) -> LogPage:
         """A page of the job's log, oldest line first; see `Queue.logs`."""
@@ -818,6 +861,9 @@ class QueueManager:
 
     def known_queue(self, name: str) -> str:
         """The checked name of a queue, which exists from now on."""
+        if self._backend.is_inert:
+            # in a process of a worker, modules are imported that make queues
+            return checked_queue_name(name)
         return query.queue_of(self._state, checked_queue_name(name)).name
 
     # -- control: what `Queue` and its parts call --------------------------------------------
@@ -1237,17 +1283,25 @@ def _storage(given: object) -> Storage | None:
     return given  # type: ignore[return-value]
 
 
-def _disown_in_children(state: State) -> None:
+def _disown_in_children(state: State, backend: EngineBackend) -> None:
     if not hasattr(os, "register_at_fork"):
         return
-    reference = weakref.ref(state)
+    reference, workers = weakref.ref(state), weakref.ref(backend)
 
     def disown() -> None:
-        inherited = reference()
-        if inherited is not None:
-            ops_close.disown(inherited)
-            if inherited.storage is not None:
-                inherited.storage.disown()
+        inherited, inherited_backend = reference(), workers()
+        if inherited is None:
+            return
+        ops_close.disown(inherited)
+        if inherited.storage is not None:
+            inherited.storage.disown()
+        if inherited_backend is not None and inherited_backend.attached():
+            names = ", ".join(repr(worker) for worker in inherited_backend.attached())
+            _log.warning(
+                "%s: not in this process, which was forked after the start; workers run in the "
+                "parent only. A child that is to work opens its own manager and workers",
+                names,
+            )
 
     os.register_at_fork(after_in_child=disown)
 

@@ -81,6 +81,10 @@ class JsonSerializer:
         self._tags.declare(cls)
         return cls
 
+    def registered(self) -> list[str]:
+        """The paths of the classes that were registered, `module:qualified.name`."""
+        return [f"{cls.__module__}:{cls.__qualname__}" for cls in self._tags._names]
+
     def dumps(self, value: Any) -> bytes:
         """Return `value` as JSON in UTF-8.
 

@@ -8,7 +8,7 @@
 | 50    | the storage writer's cut and commit   | shards, leaves                    |
 | 100+i | shard i                               | leaves; several only ascending    |
 | 1000  | leaves: stores, buffers, loops        | nothing                           |
-| 1020  | an SQLite connection                  | nothing; under 10, 40, 50 only    |
+| 1020  | an SQLite connection, a child's pipe  | nothing; under 10, 40, 50 only    |
 
 With `BUNQUEUE_CHECK_LOCKS=1` in the environment when a lock is made, it checks this table at every
 use and raises `LockOrderError`; otherwise it is a plain `threading.Lock`.
@@ -17,6 +17,7 @@ use and raises `LockOrderError`; otherwise it is a plain `threading.Lock`.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -156,3 +157,14 @@ def spawn(name: str, target: Callable[[], None]) -> threading.Thread:
 def on_main_thread() -> bool:
     """Whether the caller runs on the thread that Ctrl-C interrupts."""
     return threading.current_thread() is threading.main_thread()
+
+
+CHILD_NAME = "bunqueue-child"
+"""How the name of a worker's process begins."""
+
+
+def in_child_of_worker() -> bool:
+    """Whether this process runs the handlers of a worker with `executor="process"`; known by its
+    name, which it has before it imports the application's modules."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.current_process().name.startswith(CHILD_NAME)

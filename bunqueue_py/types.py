@@ -228,6 +228,24 @@ class RateLimit:
 
 
 @dataclass(frozen=True)
+class BatchOptions:
+    """A worker's handler is called with up to `size` jobs (2 to 10,000) at once; it waits up to
+    `max_wait` for a batch to fill once it has the first."""
+
+    size: int
+    max_wait: Duration = 0
+
+
+@dataclass(frozen=True)
+class Recycle:
+    """When a worker's process is replaced by a fresh one: after `jobs` runs (1 to 10**9), or once
+    it takes more than `memory_mib` (1 to 10**6), looked at after each run; `None`: never."""
+
+    jobs: int | None = None
+    memory_mib: int | None = None
+
+
+@dataclass(frozen=True)
 class LimitStatus:
     """What limits a queue now. `used` are the starts in the window that ends now; `opens_at` is
     when time alone makes room, `None` where it is not time that is waited for."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..model.snapshot import OPTIONS
 from ..sync import LEAF, make_lock
+from .job import Job
 from .turn import Slot
 
 USUAL_BEAT_MS = 10_000
@@ -38,6 +39,8 @@ class Card:
         self.next_beat_ms = 0
         self.processed = 0
         self.failed = 0
+        #: how many jobs it holds, where its slots do not tell
+        self.held: Callable[[], int] | None = None
         #: it is played dead
         self.lost = False
 
@@ -49,6 +52,8 @@ class Card:
     @property
     def active(self) -> int:
         """How many jobs it holds, started or prefetched."""
+        if self.held is not None:
+            return self.held()
         return sum((slot.current is not None) + len(slot.queued) for slot in self._slots)
 
     @property
@@ -75,14 +80,59 @@ class Card:
         for slot in self._slots:
             job = slot.current
             if job is not None:
-                timeout_ms = job._fields[OPTIONS].timeout_ms
                 # one that was claimed with others does not know when it has begun
-                started_ms = job._started_ms or slot.began_ms
-                found.append(Run(job.id, job.token, started_ms, timeout_ms, self._lease_ms))
+                found.append(self._run_of(job, job._started_ms or slot.began_ms))
         return found
+
+    def _run_of(self, job: Job, started_ms: int | None) -> Run:
+        timeout_ms = job._fields[OPTIONS].timeout_ms
+        return Run(job.id, job.token, started_ms, timeout_ms, self._lease_ms)
 
     def count(self, processed: int, failed: int = 0) -> None:
         """So many jobs more have been completed, and runs have failed."""
         with self._lock:
             self.processed += processed
             self.failed += failed
+
+
+class RunsCard(Card):
+    """The same of a worker without slots: `runs` tells the jobs of each call that is under way,
+    `lives` whether anything of it runs."""
+
+    def __init__(
+        self,
+        name: str,
+        concurrency: int,
+        lease_ms: int,
+        beat_ms: int,
+        runs: Callable[[], Sequence[Sequence[Job]]],
+        lives: Callable[[], bool],
+    ) -> None:
+        super().__init__(name, (), lease_ms, beat_ms)
+        self._concurrency = concurrency
+        self._runs = runs
+        self._lives = lives
+
+    @property
+    def concurrency(self) -> int:
+        """How many calls of the handler may be under way at once."""
+        return self._concurrency
+
+    @property
+    def active(self) -> int:
+        """How many jobs it holds."""
+        return sum(map(len, self._runs()))
+
+    @property
+    def busy(self) -> int:
+        """How many calls of its handler are under way."""
+        return len(self._runs())
+
+    @property
+    def alive(self) -> bool:
+        """Whether its event loop runs, as far as it knows."""
+        return not self.lost and self._lives()
+
+    def running(self) -> list[Run]:
+        """Each job whose handler has not returned."""
+        return [self._run_of(job, job._started_ms) for jobs in self._runs() for job in jobs]

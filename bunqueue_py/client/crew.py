@@ -1,29 +1,27 @@
-"""The threads of a worker: how they take jobs, run them, ack them and keep their locks alive."""
+"""The threads of a worker: how they take jobs, run them, ack them and keep their locks alive.
+
+It is over 400 lines because the life of a slot is one story, told by two threads, that a reader
+has to see whole.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any
 
-from ..errors import (
-    BunqueueError,
-    ManagerClosedError,
-    StorageError,
-    UnrecoverableError,
-    WaitForChildren,
-)
+from ..errors import BunqueueError, ManagerClosedError, RateLimited
 from ..model.snapshot import OPTIONS
 from ..model.window import RateWindow
 from ..sync import LEAF, make_lock, spawn
-from ..types import Outcome
 from .card import Card
+from .crew_base import CrewBase
+from .handlers import Handler, not_awaited
 from .job import Job
 from .protocol import Backend
 from .turn import BATCH_MS, Pace, Slot, Turn
+from .verdicts import Verdicts
 
-Handler = Callable[[Job], Any]
 _applied = attrgetter("applied")
 
 GIVE_WAY_MS = 1
@@ -33,7 +31,7 @@ FIRST_PAUSE_MS, LAST_PAUSE_MS = 100, 30_000
 """The wait after a pull that failed, doubling."""
 
 
-class Crew:
+class Crew(CrewBase):
     """All slots of one worker, and the beat that minds them."""
 
     def __init__(
@@ -51,26 +49,22 @@ class Crew:
         tell: Callable[..., None],
         report: Callable[[BaseException], None],
         ended: Callable[[], None],
+        verdicts: Verdicts,
     ) -> None:
-        self._backend = backend
-        self._queue = queue
-        self._name = name
+        super().__init__(
+            backend, queue, name, tell=tell, report=report, ended=ended, verdicts=verdicts
+        )
         self._route = route
         self._lease_ms = lease_ms
         self._beat_ms = beat_ms
         self._pace = Pace(1 if window is not None else prefetch)
         self._window = window
         self._turn = Turn()
-        self._tell = tell
-        self._report = report
-        self._ended = ended
-        #: the events that somebody listens to; the worker keeps it up to date
-        self.heard: frozenset[str] = frozenset()
         self._watched = backend.watched(queue)
         self._contended = backend.contended(queue)
         self._lock = make_lock(f"crew {name}", LEAF)
         self._live = 0
-        self.stopping = False
+        self._paused: threading.Event | None = None
         #: held until the crew stops; what waits for time waits for this
         self._stop_bell = threading.Lock()
         self._stop_bell.acquire()
@@ -91,13 +85,46 @@ class Crew:
                     self._live -= 1
                 raise
 
+    def pause(self) -> None:
+        """Takes no more jobs until `resume`; gives back what no slot has started."""
+        with self._lock:
+            if self._paused is not None:
+                return
+            self._paused = threading.Event()
+        self._interrupt_claims()
+
+    def resume(self) -> None:
+        """Ends a pause."""
+        with self._lock:
+            paused, self._paused = self._paused, None
+            if paused is not None and not self.stopping:
+                # the old handles are cancelled for good
+                for slot in self.slots:
+                    slot.handle = self._backend.wait_handle()
+        if paused is not None:
+            paused.set()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it is paused."""
+        return self._paused is not None
+
     def stop(self) -> None:
-        """Has every slot stop after the handler it is in; gives back what none has started."""
+        """Has every slot stop after the handler it is in, which is told; gives back what none has
+        started."""
         with self._lock:
             first = not self.stopping
             self.stopping = True
         if first:
             self._stop_bell.release()
+        self._interrupt_claims()
+        paused = self._paused
+        if paused is not None:
+            paused.set()
+        if first:
+            self._tell_closing()
+
+    def _interrupt_claims(self) -> None:
         for slot in self.slots:
             self._turn.wrest(slot)
             try:
@@ -105,6 +132,27 @@ class Crew:
                 self._return_queued(slot)
             except ManagerClosedError:
                 return
+
+    def _tell_closing(self) -> None:
+        for slot in self.slots:
+            job = slot.current
+            if job is not None:
+                try:
+                    self._backend.announce_closing(job.id, job.token)
+                except ManagerClosedError:
+                    return
+
+    def wind_up(self, deadline: int | None) -> tuple[list[str], bool]:
+        """After `stop`: waits for the handlers, up to the deadline (timeline ms), and gives back
+        what has not finished. Returns the ids of those jobs, and whether all handlers returned."""
+        late = self.join(deadline)
+        given_back: list[str] = []
+        for slot in late:
+            try:
+                given_back += self.abandon(slot)
+            except BunqueueError as error:
+                self._report(error)
+        return given_back, not late
 
     def join(self, deadline: int | None) -> list[Slot]:
         """Waits for the threads to end, but for the calling one; returns the slots of those that
@@ -121,13 +169,13 @@ class Crew:
                 late.append(slot)
         return late
 
-    def abandon(self, slot: Slot) -> str | None:
-        """Gives back the job of a handler that did not return in time; returns its id."""
+    def abandon(self, slot: Slot) -> list[str]:
+        """Gives back the job of a handler that did not return in time; returns its id, if so."""
         self._flush(slot)
         job = slot.current
         if job is not None and self._backend.give_back(job.id, job.token):
-            return job.id
-        return None
+            return [job.id]
+        return []
 
     @property
     def holds_me(self) -> bool:
@@ -141,6 +189,8 @@ class Crew:
         return lambda: self._serve(slot)
 
     def _serve(self, slot: Slot) -> None:
+        # where `JobLogFilter` looks
+        threading.current_thread().bunqueue_slot = slot  # type: ignore[attr-defined]
         pause_ms = 0
         try:
             while not self.stopping:
@@ -190,6 +240,11 @@ class Crew:
     def _round(self, slot: Slot) -> None:
         """Takes what there is and runs it."""
         backend, pace = self._backend, self._pace
+        paused = self._paused
+        if paused is not None:
+            self._pass_turn(slot)
+            paused.wait()
+            return
         if not slot.has_turn:
             self._turn.take()
             slot.has_turn = True
@@ -200,7 +255,7 @@ class Crew:
         wanted = pace.appetite
         if self._contended():
             self._give_way()
-        jobs = backend.claim(self._queue, wanted, self._lease_ms, self._name, slot.handle)
+        jobs = backend.claim(self._queue, wanted, self._lease_ms, self._holder, slot.handle)
         alone = pace.keeps_turn(len(jobs))
         slot.has_turn = False
         if self._window is not None:
@@ -282,7 +337,7 @@ class Crew:
                     data = self._backend.encode(result)
                 except BaseException as error:  # a serializer may raise anything
                     # the work is done: running it again would repeat its side effects
-                    self._failed(job, error, work_done=True)
+                    self._failed(job, not_awaited(result) or error, work_done=True)
                     slot.current = None
                     return
             if job._fields[OPTIONS].durable:
@@ -297,26 +352,11 @@ class Crew:
         slot.current = None
 
     def _failed(self, job: Job, error: BaseException, *, work_done: bool = False) -> None:
-        if isinstance(error, WaitForChildren) and not work_done:
-            self._backend.park(job._id, job.token)
-            return
-        try:
-            outcome, will_retry = self._backend.fail_run(
-                job.id,
-                job.token,
-                error,
-                unrecoverable=work_done or isinstance(error, UnrecoverableError),
-                work_done=work_done,
-            )
-        except StorageError as problem:
-            if not problem.accepted:
-                raise
-            # only an end is waited for
-            outcome, will_retry = Outcome(True), False
-            self._report(problem)
-        if outcome.applied:
-            self.card.count(0, 1)
-            self._tell("failed", job, error, will_retry)
+        self._verdicts.end(job, error, work_done=work_done)
+        if error.__class__ is RateLimited:
+            # what waits here would start in spite of that
+            for slot in self.slots:
+                self._return_queued(slot)
 
     def _flush(self, slot: Slot, last: tuple[Job, bytes | None] | None = None) -> None:
         """Acks what is held, and that; safe from the slot's thread and the beat's at once."""
@@ -358,6 +398,13 @@ class Crew:
                 break
         if back:
             self._backend.give_back_unstarted([(job.id, job.token) for job in back])
+
+    def _job_of(self, token: str) -> Job | None:
+        for slot in self.slots:
+            job = slot.current
+            if job is not None and job.token == token:
+                return job
+        return None
 
     # -- the beat ----------------------------------------------------------------------------
 

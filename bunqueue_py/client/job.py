@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..durations import ms_to_moment, optional_moment
 from ..errors import JobNotFoundError, SerializationError
+from ..model.cancel import Cancellation
 from ..model.flow_node import FlowNode
 from ..model.job import plain_timeline
 from ..model.job_logs import LogPage
@@ -236,6 +237,17 @@ class Job(JobSnapshot):
             if self._finished_ms is not None:
                 steps.append((str(self._state), self._finished_ms))
         return [TimelineEntry(step, ms_to_moment(at_ms)) for step, at_ms in steps]
+
+    @property
+    def cancelled(self) -> Cancellation:
+        """In a handler: whether the run is to end, like a `threading.Event` with a `reason`; see
+        `Cancellation`. Raises `LockError` on a job that was only looked up."""
+        try:
+            return self._cancelled
+        except AttributeError:
+            pass
+        self._cancelled: Cancellation = self._manager.backend.cancellation(self._id, self.token)
+        return self._cancelled
 
     @property
     def now(self) -> datetime:

@@ -1,25 +1,32 @@
-"""What every manager promises to the rest of the client, whatever it is made of."""
+"""What every manager promises to the rest of the client, whatever it is made of.
+
+It is over 400 lines because it is one list of promises, with a line or a few for each.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from typing_extensions import Unpack
 
 from ..clock import Clock
 from ..errors import StorageError
+from ..model.cancel import Cancellation
+from ..model.events import Inbox
 from ..model.figures import MinuteCount
 from ..model.flow_node import FlowNode, Planned
 from ..model.job_logs import LogPage
 from ..model.options import JobOptions, JobSpec
 from ..model.schedule import Scheduler
 from ..registry.workers import Card
+from ..serializers import Serializer
 from ..types import (
     DlqConfig,
     DlqStats,
     Duration,
+    FailureReason,
     JobCounts,
     JobState,
     LimitStatus,
@@ -29,6 +36,9 @@ from ..types import (
 
 if TYPE_CHECKING:
     from .job import DlqEntry, Job
+
+
+_T = TypeVar("_T")
 
 
 class WaitHandle(Protocol):
@@ -76,6 +86,35 @@ class Backend(Protocol):
         handle is cancelled (then possibly none)."""
         ...
 
+    def claim_begun(
+        self,
+        queue: str,
+        limit: int,
+        timeout_ms: int | None,
+        lease_ms: int,
+        owner: str,
+        handle: WaitHandle,
+    ) -> list[Job]:
+        """Up to `limit` deliveries, all of them started; blocks up to `timeout_ms` (`None`:
+        without end) until there is one or the handle is cancelled."""
+        ...
+
+    def async_handle(self) -> WaitHandle:
+        """A handle for `claim_async`, on the running event loop."""
+        ...
+
+    async def claim_async(
+        self,
+        queue: str,
+        limit: int,
+        lease_ms: int,
+        owner: str,
+        handle: WaitHandle,
+        timeout_ms: int | None = None,
+    ) -> list[Job]:
+        """`claim_begun` for a coroutine."""
+        ...
+
     def begin(self, job_id: str, token: str | None) -> bool:
         """Starts a claimed job, for each but the first of its batch; False if its delivery has
         ended."""
@@ -101,10 +140,12 @@ class Backend(Protocol):
         *,
         unrecoverable: bool,
         work_done: bool = False,
+        cause: FailureReason | None = None,
     ) -> tuple[Outcome, bool]:
         """Fails a run; also says whether the job will run again. `work_done`: the handler had
-        finished, only its result is at fault. Raises `StorageError` with `accepted` where that was
-        done, but the end of a durable job is not on disk yet."""
+        finished, only its result is at fault. `cause`: why, where no handler raised it. Raises
+        `StorageError` with `accepted` where that was done, but the end of a durable job is not on
+        disk yet."""
         ...
 
     def encode(self, result: Any) -> bytes:
@@ -122,6 +163,27 @@ class Backend(Protocol):
 
     def give_back(self, job_id: str, token: str | None) -> bool:
         """Releases a delivery whose handler has begun, uncharged, to its old place."""
+        ...
+
+    def release(self, job_id: str, token: str | None, delay_ms: int) -> bool:
+        """Releases a delivery, uncharged: to its old place, or to wait that long."""
+        ...
+
+    def cool_down(self, queue: str, group: str | None, duration_ms: int) -> None:
+        """Nothing of the group (`None`: of the queue) starts for that long."""
+        ...
+
+    def cancel(self, job_id: str, queue: str | None, why: str | None) -> bool:
+        """Ends a running job (of that queue, if one is given) for good; False if it has
+        finished."""
+        ...
+
+    def cancellation(self, job_id: str, token: str | None) -> Cancellation:
+        """What the delivery of that token is told of its end."""
+        ...
+
+    def announce_closing(self, job_id: str, token: str | None) -> None:
+        """Tells the handler of that delivery that its worker closes."""
         ...
 
     def give_back_unstarted(self, items: Sequence[tuple[str, str | None]]) -> None:
@@ -152,6 +214,59 @@ class Backend(Protocol):
     def bound_groups(self, queue: str, worker: object, bound: int | None) -> None:
         """The concurrency that a running worker asks for every group of the queue; `None` when
         it asks no longer."""
+        ...
+
+    def listen(
+        self, inbox: Inbox, queue: str | None, types: frozenset[str] | None
+    ) -> Callable[[], None]:
+        """Has every event of that queue and of those types (`None`: all) put into the inbox, as it
+        was recorded; returns what ends that. Raises `ManagerClosedError`."""
+        ...
+
+    def hear_empty(self, queue: str, fn: Callable[[], None]) -> Callable[[], None]:
+        """Has `fn` called, under a lock, whenever the queue has run dry; returns what ends that."""
+        ...
+
+    def need_courier(self) -> None:
+        """Has the thread run that makes the calls of `post`."""
+        ...
+
+    def post(self, fn: Callable[[], None]) -> None:
+        """Has `fn` called soon, on a thread of the manager's; may be called under a lock."""
+        ...
+
+    @property
+    def may_block(self) -> bool:
+        """Whether a call may have to wait for a disk."""
+        ...
+
+    async def off_loop(self, fn: Callable[[], _T]) -> _T:
+        """What `fn` returns, called on another thread."""
+        ...
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process is a child of the one that opened the manager."""
+        ...
+
+    @property
+    def is_inert(self) -> bool:
+        """Whether the manager only stands for the one that the parent has, in a process of a
+        worker."""
+        ...
+
+    @property
+    def serializer(self) -> Serializer:
+        """What payloads and results go through."""
+        ...
+
+    @property
+    def max_data_bytes(self) -> int:
+        """The bound on an encoded payload or result."""
+        ...
+
+    def extend(self, job_id: str, token: str | None, duration_ms: int) -> bool:
+        """Holds a delivery for that long from now, and so at each heartbeat."""
         ...
 
     def attach(
@@ -219,7 +334,7 @@ class Manager(Protocol):
     ) -> Job | None: ...
     def get_result(self, job_id: Job | str) -> Any: ...
     def wait_for(self, job_id: Job | str, timeout: Duration | None = None) -> Any: ...
-    async def wait_for_async(self, job_id: Job | str) -> Any: ...
+    async def wait_for_async(self, job_id: Job | str, timeout: Duration | None = None) -> Any: ...
 
     decode: Callable[[bytes], Any]
 

@@ -1,53 +1,58 @@
-"""`Worker`: runs handlers on threads."""
+"""`Worker`: runs handlers on threads, on an event loop, or in processes.
+
+It is over 400 lines because it is a façade: how handlers run is the crews' business.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Mapping
-from inspect import iscoroutinefunction
 from types import TracebackType
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal
 
 from typing_extensions import Self
 
 from ..durations import shown, timeout_to_ms, to_ms
-from ..errors import (
-    BunqueueError,
-    ManagerClosedError,
-    UnrecoverableError,
-    ValidationError,
-)
-from ..model.events import Mailbox
-from ..model.options import checked_int, checked_name
+from ..errors import BunqueueError, ManagerClosedError, ValidationError
 from ..model.throttle import LogThrottle
-from ..model.window import MAX_PER_WINDOW, RateWindow
-from ..sync import WORKER, make_lock, nothing_held
-from ..types import Duration, RateLimit
-from .crew import Crew, Handler
+from ..sync import WORKER, make_lock, spawn
+from ..types import BatchOptions, Duration, RateLimit, Recycle
+from .async_crew import AsyncCrew
+from .batches import checked_batch
+from .handlers import Handler, at_path, routed
+from .hiring import CrewOptions, hire
 from .job import Job
+from .listeners import Emitter, Listeners
 from .protocol import Manager
 from .queue import Queue
-
-MAX_CONCURRENCY = 10_000
-MAX_PREFETCH = 1_000
-_Listener = TypeVar("_Listener", bound=Callable[..., Any])
-
-EVENTS = ("active", "completed", "failed", "error")
+from .running import run_until_closed
+from .verdicts import Verdicts, checked_errors
+from .worker_options import EVENTS, LISTENERS_S, ErrorClasses, checked_options
 
 
-class Worker:
-    """Runs the jobs of a queue through `handler` on `concurrency` threads.
+class Worker(Emitter):
+    """Runs the jobs of a queue through `handler`, up to `concurrency` at once.
 
-    `handler`: a function of the job whose return value is the result, or a mapping from job name
-    to such functions (`"*"` for the rest). What it raises fails the run; `UnrecoverableError`
-    fails the job for good. `lock_duration`: how long a job stays held without a heartbeat;
-    `heartbeat_interval`: a third of it unless given. `prefetch`: jobs handed to one thread at
-    once, `"auto"` as many as should take about 5 ms. `rate_limit`: how many jobs this worker
-    starts in any window of time. `group_concurrency`: while the worker runs, at most so many jobs
-    of any one group are active, whoever runs them, unless the group has a limit of its own; of
-    several workers the smallest counts. `close_timeout`: how long `close()` waits
-    for handlers unless told otherwise. Use it as a context manager, or `start()` and `close()`.
+    `handler`: a function of the job whose return value is the result, a coroutine function, or a
+    mapping from job name to such functions (`"*"` for the rest). What it raises fails the run;
+    `UnrecoverableError` fails the job for good; `DelayJob` and `RateLimited` only put it off.
+
+    Plain functions run on threads or, with `executor="process"`, in processes of their own, which
+    import the handler by its name. Coroutine functions run on an event loop of the worker's own,
+    or on the caller's with `async with` and `serve()`.
+
+    `lock_duration`: how long a job stays held without a heartbeat; `heartbeat_interval`: a third
+    of it unless given. `prefetch`: jobs handed to one thread at once, `"auto"` as many as should
+    take about 5 ms. `rate_limit`: how many jobs this worker starts in any window of time.
+    `group_concurrency`: while the worker runs, at most so many jobs of any one group are active,
+    whoever runs them, unless the group has a limit of its own; of several workers the smallest
+    counts. `batch`: the handler takes a list of jobs and returns a list of results, in which an
+    exception fails its job alone. `retry_on`: errors of other classes end the job; `no_retry_on`:
+    these do. `recycle`: when a process is replaced. `close_timeout`: how long `close()` waits for
+    handlers unless told otherwise. Use it as a context manager, or `start()` and `close()`, or
+    `run()`.
 
     >>> from bunqueue_py import Queue, QueueManager
     >>> with QueueManager() as manager:
@@ -60,38 +65,46 @@ class Worker:
     def __init__(
         self,
         queue: Queue | str,
-        handler: Handler | Mapping[str, Handler],
+        handler: Handler | str | Mapping[str, Handler | str],
         *,
         manager: Manager | None = None,
         name: str | None = None,
         concurrency: int = 1,
+        executor: Literal["thread", "process"] = "thread",
         lock_duration: Duration = 30,
         heartbeat_interval: Duration | None = None,
         prefetch: int | Literal["auto"] = "auto",
         rate_limit: RateLimit | None = None,
         group_concurrency: int | None = None,
+        batch: BatchOptions | None = None,
+        retry_on: ErrorClasses | None = None,
+        no_retry_on: ErrorClasses | None = None,
+        recycle: Recycle | None = None,
         close_timeout: Duration | None = 30,
     ) -> None:
-        checked_int(concurrency, "concurrency", 1, MAX_CONCURRENCY)
-        route = _router(handler)
-        lease_ms = to_ms(lock_duration, "lock_duration", zero=False)
-        beat_ms = _beat_ms(heartbeat_interval, lease_ms)
-        if prefetch != "auto":
-            checked_int(prefetch, 'prefetch, unless it is "auto",', 1, MAX_PREFETCH)
-        pace_limit = None if rate_limit is None else _window(rate_limit)
-        if group_concurrency is not None:
-            checked_int(group_concurrency, "group_concurrency", 1, MAX_PER_WINDOW)
+        if executor == "process":
+            handler = at_path(handler)
+        route = routed(handler, mixed=executor == "process")
+        options = checked_options(
+            name,
+            concurrency,
+            executor,
+            lock_duration,
+            heartbeat_interval,
+            prefetch,
+            rate_limit,
+            group_concurrency,
+        )
         self._group_concurrency = group_concurrency
         self._close_timeout_ms = timeout_to_ms(close_timeout, "close_timeout")
-        if name is not None:
-            checked_name(name, "name")
+        errors = checked_errors(retry_on, "retry_on"), checked_errors(no_retry_on, "no_retry_on")
         if not isinstance(queue, Queue):
             queue = Queue(queue, manager)
         elif manager is not None and queue.manager is not manager:
             raise ValidationError("manager is not the one that the queue belongs to")
         self._backend = queue.manager.backend
-        crew_class = self._backend.crew_class
-        if crew_class is None and not self._backend.runs_threads:
+        backend = self._backend
+        if backend.crew_class is None and not backend.runs_threads and not backend.is_inert:
             raise ValidationError(
                 "a Worker needs threads, and this manager has background=False: "
                 "pull(), ack() and run_pending() by hand instead, or test with "
@@ -100,25 +113,34 @@ class Worker:
         self.name = name or self._backend.worker_name()
         self._queue = queue.name
         self._lock = make_lock(f"worker {self.name}", WORKER)
-        self._listeners: dict[str, tuple[Callable[..., Any], ...]] = {}
-        self._mailbox: Mailbox | None = None
+        self._listeners = Listeners(
+            self.name,
+            self._backend.clock,
+            self._lock,
+            EVENTS,
+            "bunqueue_py.worker",
+            lambda heard: self._crew.hear(heard),
+        )
+        self._unhear: Callable[[], None] | None = None
         self._throttle = LogThrottle("bunqueue_py.worker", self._backend.clock.timeline_ms)
         self._started = self._stopping = False
         self._ended = threading.Event()
+        self._at_end: list[Callable[[], None]] = []
+        self._fatal: BaseException | None = None
         self._abandoned: list[str] = []
-        self._crew: Crew = (crew_class or Crew)(
+        verdicts = Verdicts(self._backend, self._queue, self._tell, self._report, *errors)
+        self._crew = hire(
             self._backend,
-            self._queue,
-            self.name,
-            self._backend.instrument(route),
-            concurrency=concurrency,
-            lease_ms=lease_ms,
-            beat_ms=beat_ms,
-            prefetch=None if prefetch == "auto" else prefetch,
-            window=pace_limit,
+            handler,
+            route._replace(call=self._backend.instrument(route.call)),
+            CrewOptions(executor, checked_batch(batch), recycle, self._stop_with),
+            queue=self._queue,
+            name=self.name,
+            **options,
             tell=self._tell,
             report=self._report,
             ended=self._finish,
+            verdicts=verdicts,
         )
 
     def __repr__(self) -> str:
@@ -127,8 +149,14 @@ class Worker:
     # -- life --------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Starts the threads; does nothing if they run. Raises `BunqueueError` once closed,
-        `ManagerClosedError` if the manager is."""
+        """Starts it; does nothing if it runs. Coroutine handlers run on an event loop of the
+        worker's own. Raises `BunqueueError` once closed, `ManagerClosedError` if the manager is."""
+        return self._start(self._crew.start)
+
+    def _start(self, start: Callable[[], None]) -> Self:
+        if self._backend.is_inert:
+            # a child of a process worker that imports the module which starts it
+            return self
         with self._lock:
             if self._stopping:
                 raise BunqueueError(f"worker {self.name!r} is closed; make a new Worker")
@@ -136,19 +164,19 @@ class Worker:
                 return self
             self._backend.check_open()
             self._started = True
-            if self._mailbox is not None and self._backend.runs_threads:
-                self._mailbox.start()
+            self._listeners.start(threaded=self._backend.runs_threads)
         try:
             if self._group_concurrency is not None:
                 self._backend.bound_groups(self._queue, self._crew, self._group_concurrency)
                 if self._ended.is_set():  # another thread has closed it meanwhile
                     self._backend.bound_groups(self._queue, self._crew, None)
             self._backend.attach(self, self._crew.beat, self._queue, self._crew.card)
-            self._crew.start()
+            start()
         except BaseException:
             # half a crew would go on working with nobody to close it
             self.close(force=True)
             raise
+        self._tell("ready")
         return self
 
     def __enter__(self) -> Self:
@@ -162,10 +190,96 @@ class Worker:
     ) -> None:
         self.close()
 
+    async def __aenter__(self) -> Self:
+        return self._start_here()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._close_here()
+
+    def _start_here(self) -> Self:
+        crew = self._crew
+        return self._start(crew.start_here if isinstance(crew, AsyncCrew) else crew.start)
+
+    async def serve(self) -> None:
+        """Starts it on the running event loop and returns when it has been closed. A task that is
+        cancelled closes it first, gracefully; one that is cancelled again, at once."""
+        self._start_here()
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(over.set)
+
+        self._when_ended(tell)
+        try:
+            if not self._backend.is_inert:
+                await over.wait()
+        finally:
+            await self._close_here()
+        if self._fatal is not None:
+            raise self._fatal
+
+    async def _close_here(self) -> bool:
+        """`close`, for a coroutine: the event loop goes on meanwhile."""
+        crew = self._crew
+        if not isinstance(crew, AsyncCrew) or not crew.holds_me:
+            return await self._backend.off_loop(self.close)
+        timeout_ms = self._close_timeout_ms
+        deadline = None if timeout_ms is None else self._backend.clock.timeline_ms() + timeout_ms
+        self._begin_close()
+        crew.stop()
+        returned = self._note(await crew.wind_up_here(deadline))
+        self._finish()
+        if self._listeners.mailbox is not None:
+            await self._backend.off_loop(lambda: self._listeners.close(LISTENERS_S))
+        return returned
+
+    def run(self) -> None:
+        """Starts it and blocks until it is closed. On the main thread, SIGINT and SIGTERM close it
+        meanwhile: the first lets handlers finish (for `close_timeout`), a second does not; the
+        signal handlers from before are put back in the end. Raises what stopped it, where that was
+        an error (a process that cannot import the handler)."""
+        if not self._backend.is_inert:
+            run_until_closed(self.name, self.start, self.close, self._when_ended)
+        if self._fatal is not None:
+            raise self._fatal
+
+    def _when_ended(self, fn: Callable[[], None]) -> None:
+        with self._lock:
+            ended = self._ended.is_set()
+            if not ended:
+                self._at_end.append(fn)
+        if ended:
+            fn()
+
+    def _stop_with(self, error: BaseException) -> None:
+        """It cannot go on: closes it, on a thread of its own, since one of its threads calls."""
+        with self._lock:
+            first = self._fatal is None and not self._stopping
+            if self._fatal is None:
+                self._fatal = error
+        if first:
+            self._report(error)
+            spawn(f"{self.name}-closer", self._close_late)
+
+    def _close_late(self) -> None:
+        with contextlib.suppress(BunqueueError):
+            self.close()
+
     @property
     def is_running(self) -> bool:
-        """Whether it takes jobs."""
-        return self._started and not self._stopping
+        """Whether it takes jobs, or would but for a pause. In a forked child it never does."""
+        return self._started and not self._stopping and not self._backend.is_forked
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it is paused itself; its queue may be too."""
+        return self._crew.is_paused
 
     @property
     def is_closed(self) -> bool:
@@ -178,39 +292,69 @@ class Worker:
         given back, no attempt charged."""
         return list(self._abandoned)
 
+    def pause(self) -> None:
+        """Takes no more jobs until `resume`; handlers under way go on. The queue's other workers
+        are not concerned (`queue.pause()` stops all)."""
+        self._crew.pause()
+
+    def resume(self) -> None:
+        """Ends a pause."""
+        self._crew.resume()
+
+    def cancel(self, job: Job | str, reason: str | None = None) -> bool:
+        """Ends a running job of the queue for good, with the reason `cancelled`; `reason` is added
+        to the error's text. Its handler learns of it by `job.cancelled`; a coroutine is cancelled,
+        a process is killed if it has not returned 5 s later. False if the job has finished.
+
+        Raises `JobNotFoundError`, and `JobStateError` for a job that does not run yet.
+        """
+        if reason is not None and not isinstance(reason, str):
+            raise ValidationError(f"reason must be text, not {shown(reason)}")
+        job_id = job.id if isinstance(job, Job) else job
+        if not isinstance(job_id, str):
+            raise ValidationError(f"job must be a Job or a job id, not {shown(job)}")
+        return self._backend.cancel(job_id, self._queue, reason)
+
     def close(self, timeout: Duration | None = None, force: bool = False) -> bool:
         """Takes no more jobs, waits for the handlers under way up to `timeout` (`None`: the
         worker's `close_timeout`; `force`: not at all), and gives back what has not finished,
-        uncharged. Says whether every handler had returned. Idempotent; from within a handler it
-        waits for the others only."""
+        uncharged: coroutines are cancelled then, processes killed. Says whether every handler had
+        returned. Idempotent. From within a handler it waits for the others only; from the event
+        loop that its handlers run on it waits for nobody, and goes on by itself."""
         timeout_ms = self._close_timeout_ms if timeout is None else to_ms(timeout, "timeout")
         if force:
             timeout_ms = 0
-        with self._lock:
+        if self._backend.is_forked:
+            # none of its threads exists here, and a lock may be held for ever
             self._stopping = True
-            started = self._started
+            return True
         now = self._backend.clock.timeline_ms
         deadline = None if timeout_ms is None else now() + timeout_ms
-        if not started:
+        if not self._begin_close():
             self._finish()
             return True
         self._crew.stop()
-        late = self._crew.join(deadline)
-        for slot in late:
-            try:
-                job_id = self._crew.abandon(slot)
-            except BunqueueError as error:
-                self._report(error)
-                continue
-            if job_id is not None:
-                self._abandoned.append(job_id)
-        if not late and not self._crew.holds_me:
+        returned = self._note(self._crew.wind_up(deadline))
+        if returned and not self._crew.holds_me:
             # otherwise the last thread out does it, and the beat goes on until then
             self._finish()
-            if self._mailbox is not None:
-                left = None if deadline is None else max(0, deadline - now()) / 1000
-                self._mailbox.close(left)
-        return not late
+            left = None if deadline is None else max(0, deadline - now()) / 1000
+            self._listeners.close(left)
+        if not self._crew.holds_me:
+            # a handler that never returns keeps the worker from its end, but nobody waiting for it
+            self._tell_waiting()
+        return returned
+
+    def _begin_close(self) -> bool:
+        """Says whether it had been started."""
+        with self._lock:
+            self._stopping = True
+            return self._started
+
+    def _note(self, wound_up: tuple[list[str], bool]) -> bool:
+        unfinished, returned = wound_up
+        self._abandoned += [job_id for job_id in unfinished if job_id not in self._abandoned]
+        return returned
 
     def _finish(self) -> None:
         """Nothing will happen any more: ends the beat, and has the listeners' thread end after
@@ -219,132 +363,63 @@ class Worker:
             if self._ended.is_set():
                 return
             self._ended.set()
-        self._backend.detach(self, give_back=True)
+            unhear, self._unhear = self._unhear, None
         if self._group_concurrency is not None and self._started:
             with contextlib.suppress(ManagerClosedError):
                 self._backend.bound_groups(self._queue, self._crew, None)
-        if self._mailbox is not None:
-            self._mailbox.close(0)
+        if unhear is not None:
+            unhear()
+        self._tell("closed")
+        self._backend.detach(self, give_back=True)
+        self._listeners.close(0)
+        self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        with self._lock:
+            at_end, self._at_end = self._at_end, []
+        for fn in at_end:
+            fn()
 
     # -- events ------------------------------------------------------------------------------
 
-    @overload
-    def on(self, event: str) -> Callable[[_Listener], _Listener]: ...
-    @overload
-    def on(self, event: str, fn: _Listener) -> _Listener: ...
     def on(self, event: str, fn: Callable[..., Any] | None = None) -> Any:
-        """Has `fn` called at `active(job)`, `completed(job, result)`, `failed(job, error,
-        will_retry)` or `error(exception)`; as a decorator without `fn`. The calls come in order
-        on one thread of the worker's own; what they raise is logged and has no effect."""
-        if event not in EVENTS:
-            raise ValidationError(f"event must be among {', '.join(EVENTS)}, not {shown(event)}")
-        if fn is None:
-            return lambda fn: self.on(event, fn)
-        if not callable(fn):
-            raise ValidationError(f"a listener must be callable, not {shown(fn)}")
-        with self._lock:
-            if self._mailbox is None and not self._ended.is_set():
-                self._mailbox = Mailbox(
-                    f"{self.name}-events", self._deliver, self._backend.clock.timeline_ms
-                )
-                if self._started and self._backend.runs_threads:
-                    self._mailbox.start()
-            self._listeners = {
-                **self._listeners,
-                event: (*self._listeners.get(event, ()), fn),
-            }
-            self._crew.heard = frozenset(self._listeners)
-        return fn
+        """Has `fn` called at `ready()`, `active(job)`, `completed(job, result)`, `failed(job,
+        error, will_retry)`, `progress(job)`, `stalled(job)` (its lock ran out), `cancelled(job)`,
+        `drained()` (nothing in the queue waits or runs; it may come before the `completed` of the
+        last job), `error(exception)` or `closed()`; as a
+        decorator without `fn`. The calls come in order on one thread of the worker's own; what
+        they raise is logged and has no effect."""
+        added = super().on(event, fn)
+        self._hear_empty(event)
+        return added
 
-    def off(self, event: str, fn: Callable[..., Any]) -> bool:
-        """Ends what `on` began; says whether there was such a listener."""
+    def once(self, event: str, fn: Callable[..., Any] | None = None) -> Any:
+        """`on`, for the next such event only."""
+        added = super().once(event, fn)
+        self._hear_empty(event)
+        return added
+
+    def _hear_empty(self, event: str) -> None:
+        if event != "drained" or self._unhear is not None:
+            return
+        unhear: Callable[[], None] | None
+        unhear = self._backend.hear_empty(self._queue, lambda: self._tell("drained"))
         with self._lock:
-            kept = self._listeners.get(event, ())
-            left = tuple(f for f in kept if f is not fn)
-            self._listeners = {**self._listeners, event: left}
-            return len(left) < len(kept)
+            if self._unhear is None and not self._ended.is_set():
+                self._unhear, unhear = unhear, None
+        if unhear is not None:
+            unhear()
 
     def _tell(self, event: str, *values: Any) -> None:
-        if self._listeners.get(event) and self._mailbox is not None:
-            self._mailbox.offer((event, values))
+        if event == "completed":
+            job, data = values
+            self._listeners.tell(event, lambda: (job, self._decoded(data)))
+        else:
+            self._listeners.tell(event, values)
 
-    def _deliver(self, item: tuple[str, tuple[Any, ...]]) -> None:
-        event, values = item
-        nothing_held()
-        for fn in self._listeners.get(event, ()):
-            arguments = values
-            if event == "completed":
-                job, data = values
-                arguments = (job, None if data is None else self._backend.decode(data))
-            try:
-                fn(*arguments)
-            except BaseException as error:  # a listener may raise anything, SystemExit included
-                self._throttle.error(f"a listener of {event!r} of {self!r}", error)
+    def _decoded(self, data: bytes | None) -> Any:
+        return None if data is None else self._backend.decode(data)
 
     def _report(self, error: BaseException) -> None:
         self._throttle.error(repr(self), error)
         self._tell("error", error)
-
-
-def _router(handler: Any) -> Handler:
-    """One function of the job, whatever form the handler was given in."""
-    if isinstance(handler, Mapping):
-        routes: dict[str, Handler] = {}
-        for name, fn in handler.items():
-            routes[checked_name(name, "handler name")] = _checked_handler(fn)
-        if not routes:
-            raise ValidationError("handler must not be an empty mapping")
-        return _Routes(routes)
-    return _checked_handler(handler)
-
-
-def _checked_handler(fn: Any) -> Handler:
-    if not callable(fn):
-        raise ValidationError(f"handler must be a function or a mapping of them, not {shown(fn)}")
-    if iscoroutinefunction(fn) or iscoroutinefunction(getattr(fn, "__call__", None)):  # noqa: B004
-        raise ValidationError(
-            f"handler {shown(fn)} is a coroutine function; this version runs plain functions only"
-        )
-    return fn  # type: ignore[no-any-return]
-
-
-class _Routes:
-    """Chooses the handler by the job's name."""
-
-    def __init__(self, routes: dict[str, Handler]) -> None:
-        self._routes = routes
-        self._rest = routes.get("*")
-
-    def __call__(self, job: Job) -> Any:
-        fn = self._routes.get(job.name, self._rest)
-        if fn is None:
-            raise UnrecoverableError(
-                f"no handler for jobs named {job.name!r}; this worker has "
-                f"{', '.join(sorted(self._routes))}. Workers of one queue need the same names, "
-                'or "*"'
-            )
-        return fn(job)
-
-
-def _window(limit: RateLimit) -> RateWindow:
-    if not isinstance(limit, RateLimit):
-        raise ValidationError(f"rate_limit must be a RateLimit, not {shown(limit)}")
-    checked_int(limit.max, "rate_limit: max", 1, MAX_PER_WINDOW)
-    return RateWindow(limit.max, to_ms(limit.per, "rate_limit: per", zero=False))
-
-
-def _beat_ms(interval: Duration | None, lease_ms: int) -> int:
-    if interval is None:
-        if lease_ms < 3:
-            raise ValidationError(
-                f"lock_duration must be at least 0.003 seconds, not {lease_ms / 1000:g}: "
-                "a lock needs room for a heartbeat"
-            )
-        return lease_ms // 3
-    beat_ms = to_ms(interval, "heartbeat_interval", zero=False)
-    if beat_ms * 2 >= lease_ms:
-        raise ValidationError(
-            f"heartbeat_interval must be under half of lock_duration ({lease_ms / 1000:g} s), "
-            f"not {shown(interval)}"
-        )
-    return beat_ms

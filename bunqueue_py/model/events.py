@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 from ..durations import ms_to_moment, optional_moment
 from ..sync import LEAF, make_lock, spawn
@@ -34,6 +34,7 @@ EVENT_TYPES = frozenset(
         "duplicated",
         "promoted",
         "unblocked",
+        "cancelled",
         "paused",
         "resumed",
         "drained",
@@ -68,11 +69,11 @@ class JobEvent:
     that it lost some. The rest is `None` but for what the type carries: `state` (pushed,
     unblocked),
     `result` (completed), `error`, `attempt`, `terminal` and `reason` or `retry_at` (failed),
-    `error` (stalled), `reason` (dlq_added, dlq_skipped), `percent`, `message` (progress), `count`
-    (drained, cleaned, obliterated), `subject`, the worker's id, and `reason` (worker_joined,
-    worker_left). `cron_fired`, `cron_skipped` (`reason`: overlap, no_worker, duplicate, group_full,
-    storage) and `cron_missed` (`count`) carry the id of the `scheduler` and `planned_at`, the
-    planned time, the first of those that were missed.
+    `error` (stalled, cancelled), `reason` (dlq_added, dlq_skipped), `percent`, `message`
+    (progress), `count` (drained, cleaned, obliterated), `subject`, the worker's id, and `reason`
+    (worker_joined, worker_left). `cron_fired`, `cron_skipped` (`reason`: overlap, no_worker,
+    duplicate, group_full, storage) and `cron_missed` (`count`) carry the id of the `scheduler` and
+    `planned_at`, the planned time, the first of those that were missed.
 
     `health` is of the whole manager: its `queue` is empty, and its `sequence` counts these events
     alone. `reason` says what has changed, such as `storage_failing` (with the `error`),
@@ -131,6 +132,30 @@ def event_of(raw: RawEvent, loads: Callable[[bytes], Any]) -> JobEvent:
     return event
 
 
+class Inbox(Protocol):
+    """Where events are put, under a shard's lock; `Mailbox` is one. `backlog`: how many it has that
+    its reader has not had; `lost`: how many it had no room for."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def backlog(self) -> int: ...
+    @property
+    def lost(self) -> int: ...
+
+    def offer(self, item: Any) -> bool:
+        """Takes an event, and says whether an older one was lost for it; never blocks."""
+
+    def report(self) -> None:
+        """Logs what has been lost since the last time."""
+
+    def drain(self) -> int:
+        """Delivers what is due on the calling thread, where that is needed; says how much."""
+
+    def close(self, timeout: float | None = None) -> bool:
+        """Ends it once what is buffered is delivered; says whether that was in time."""
+
+
 class Mailbox:
     """A bounded buffer with one reader. Leaf noun.
 
@@ -156,7 +181,7 @@ class Mailbox:
         self._items: deque[Any] = deque()
         self._closed = False
         self._thread: threading.Thread | None = None
-        self.lost = 0
+        self.lost: int = 0
         self._told = 0
         self._delivered = 0
 
@@ -164,10 +189,6 @@ class Mailbox:
     def name(self) -> str:
         """The name of its thread, but for the prefix."""
         return self._name
-
-    def __len__(self) -> int:
-        """How many items are buffered."""
-        return len(self._items)
 
     def offer(self, item: Any) -> bool:
         """Buffers the item and wakes the reader; says whether an older one was lost for it."""
@@ -259,3 +280,17 @@ class Mailbox:
             with self._lock:
                 if self._closed and not self._items:
                     return
+
+
+class Tap(Mailbox):
+    """Hands every item over at once, under whatever lock its giver holds: `take` may touch memory
+    only. It has no buffer and no thread."""
+
+    def __init__(self, take: Callable[[Any], None]) -> None:
+        super().__init__("tap", take, lambda: 0)
+        self._take = take
+
+    def offer(self, item: Any) -> bool:
+        """Hands it over; nothing is lost."""
+        self._take(item)
+        return False

@@ -21,6 +21,27 @@ class Failure(NamedTuple):
     stack: tuple[str, ...] = ()
 
 
+class Remote(NamedTuple):
+    """What is known of an exception that was raised in another process: its text, the lines of its
+    traceback, and the paths of its classes, `module:name`."""
+
+    text: str
+    stack: tuple[str, ...]
+    classes: frozenset[str]
+
+
+class HandlerError(Exception):
+    """Stands for an exception of a handler in another process whose class cannot be had here: its
+    text begins with the name of that class."""
+
+
+def remote_of(error: BaseException, remote: Remote | None = None) -> Remote | None:
+    """What is known of an exception from another process; given, it is noted on the exception."""
+    if remote is not None:
+        error._bunqueue_remote = remote  # type: ignore[attr-defined]
+    return getattr(error, "_bunqueue_remote", None)
+
+
 def bounded(text: str, limit: int = MAX_ERROR_CHARACTERS) -> str:
     """The text, cut to `limit` characters, with what is no valid text escaped."""
     if len(text) > limit:
@@ -35,6 +56,9 @@ def describe(error: BaseException | str) -> tuple[str, tuple[str, ...]]:
     """
     if not isinstance(error, BaseException):
         return bounded(str(error)), ()
+    remote = remote_of(error)
+    if remote is not None:
+        return bounded(remote.text), remote.stack
     kind = type(error).__name__
     try:
         message = str(error)

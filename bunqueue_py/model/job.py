@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from .cancel import Cancellation
 from .claim import AnyClaim
 from .failure import Failure
 from .options import Options
@@ -48,6 +49,7 @@ class Delivery:
         "beat_ms",
         "before_ms",
         "begun",
+        "cancellation",
         "expires_ms",
         "lease_ms",
         "owner",
@@ -61,6 +63,7 @@ class Delivery:
     armed_ms: int | None
     beat_ms: int
     before_ms: int
+    cancellation: Cancellation
     spared: tuple[int, int]
     suspected_ms: int | None
 

@@ -32,7 +32,7 @@ class JobSnapshot:
     times as much.
     """
 
-    __slots__ = ("_fields", "_id", "_manager", "_value", "duplicate", "token")
+    __slots__ = ("_cancelled", "_fields", "_id", "_manager", "_value", "duplicate", "token")
 
     _queue: str = _field(0)
     _name: str = _field(1)

@@ -233,7 +233,7 @@ class Checks:
 
     def _check_listeners(self, soon: int) -> int | None:
         bound = self._state.config.listener_backlog_alarm
-        behind = {mailbox.name: len(mailbox) for mailbox in self._state.events.mailboxes()}
+        behind = {mailbox.name: mailbox.backlog for mailbox in self._state.events.mailboxes()}
         for name, backlog in behind.items():
             if backlog > bound:
                 text = f"listener {name!r} is {backlog:,} events behind"

@@ -116,9 +116,9 @@ def report(state: State, behind_ms: int, standing: Iterable[str]) -> HealthRepor
     ]
     bound = state.config.listener_backlog_alarm
     problems += [
-        f"listener {mailbox.name!r} is {len(mailbox):,} events behind"
+        f"listener {mailbox.name!r} is {mailbox.backlog:,} events behind"
         for mailbox in state.events.mailboxes()
-        if len(mailbox) > bound
+        if mailbox.backlog > bound
     ]
     problems += standing
     return HealthReport(

@@ -49,7 +49,7 @@ def begin(state: State, job_id: str, token: str | None) -> bool:
         if queue.paused:
             give_back(state, queue, record, now, 0, started=False)
             shard.gate = OPEN
-            return False
+            return False  # whoever holds it is told by this answer
         delivery.begun = True
         record.started_ms = now
         mark(queue, record)

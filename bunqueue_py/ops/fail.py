@@ -14,6 +14,7 @@ from ..types import FailureReason, Outcome
 from .ack import APPLIED, GONE, answer, judge_token
 from .commit import outcome_cut, settle
 from .finish import drop_deadlines, emit, finalize
+from .interrupt import interrupt, reason_of
 from .mark import mark
 from .recover import check_open, enter
 from .tally import note_run
@@ -43,12 +44,14 @@ def fail(
     *,
     unrecoverable: bool,
     work_done: bool = False,
+    cause: FailureReason = FailureReason.UNKNOWN,
 ) -> FailResult:
     """Charges the attempt, then retries or ends the job. `error` is what a custom back-off is
     shown; `text` and `stack` are what is kept. `work_done` says that the handler had finished and
     only its result is at fault: then a token that a sweep retired still ends the pending job, as
-    its ack would have, so that the work is not done twice. Raises `StorageError` with `accepted`
-    if the job is durable, has ended, and that could not be committed."""
+    its ack would have, so that the work is not done twice. `cause` is the reason where no
+    handler gave one. Raises `StorageError` with `accepted` if the job is durable, has ended, and
+    that could not be committed."""
     record = state.index.get(job_id)
     if record is None:
         check_open(state)
@@ -60,7 +63,7 @@ def fail(
     if delivery is not None and token in (delivery.token, None):
         # outside the lock: a custom back-off is the application's code
         wait_ms = wait_before_retry(state, record, error)
-    reason = FailureReason.UNRECOVERABLE if unrecoverable else FailureReason.UNKNOWN
+    reason = FailureReason.UNRECOVERABLE if unrecoverable else cause
     with queue.lock:
         if shard.gate:
             enter(state, shard)
@@ -132,6 +135,7 @@ def end_run(
         finalize(state, queue, record, failure, now, charged=row, by_sweep=by_sweep)
         return verdict
     note_run(queue, record, now)
+    interrupt(queue.shard, record.delivery, reason_of(failure))
     queue.leave_active(record, now)
     drop_deadlines(queue, record.delivery)
     record.requeue(verdict.retry_at_ms, now, "retrying", charged=row, by_sweep=by_sweep)

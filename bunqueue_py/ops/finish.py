@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..model.cancel import LOCK_LOST
 from ..model.failure import Failure, trimmed
 from ..model.job import ACTIVE, COMPLETED, FAILED, GATED, PENDING, Delivery, JobRecord
 from ..model.options import Keep
@@ -14,6 +15,7 @@ from ..shard.queue_state import QueueState, finished_size
 from ..state import State
 from ..stores.results import Proof
 from .archive import is_kept, leave
+from .interrupt import interrupt, reason_of
 from .log_rows import drop_log
 from .mark import mark, mark_completed, mark_gone
 from .outcomes import drop_edges, links_of, pin_proof, record_end, record_leave
@@ -123,6 +125,7 @@ def finalize(
     failure = failure._replace(stack=trimmed(failure.stack, record.options.stack_trace_limit))
     if now >= queue.look_ms:
         look(state, queue, record, now, ran=charged is not None)
+    interrupt(queue.shard, record.delivery, reason_of(failure))
     leave_stage(queue, record, now)
     record.fail(failure, now, charged=charged, by_sweep=by_sweep)
     if record.unique_key is not None:
@@ -196,6 +199,7 @@ def forget(state: State, queue: QueueState, record: JobRecord, *, remember: bool
     elif was == FAILED:
         queue.dead.records.pop(record.id, None)
     else:
+        interrupt(queue.shard, record.delivery, LOCK_LOST)
         leave_stage(queue, record, state.now())
     queue.counted.pop(record.id, None)
     custom_id = record.custom_id

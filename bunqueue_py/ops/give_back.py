@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..model.cancel import LOCK_LOST
 from ..model.job import JobRecord
 from ..shard.deadlines import TTL
 from ..shard.keys import seq_of
@@ -9,6 +10,7 @@ from ..shard.queue_state import QueueState
 from ..state import State
 from .fail import announce
 from .finish import drop_deadlines, emit
+from .interrupt import interrupt
 from .mark import mark
 from .recover import ttl_due
 
@@ -20,6 +22,7 @@ def give_back(
     its handler was called; if not, the job has last started when it had before."""
     delivery = record.delivery
     queue.leave_active(record, now)
+    interrupt(queue.shard, delivery, LOCK_LOST)
     drop_deadlines(queue, delivery)
     seq = None if delay_ms else seq_of(record)
     record.requeue(now + delay_ms if delay_ms else record.run_at_ms, now, "released")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import JobNotFoundError, LockError, ManagerClosedError
+from ..model.cancel import Holder
 from ..model.failure import Failure, bounded
 from ..model.job import ACTIVE, COMPLETED, FAILED, REMOVED, Delivery, JobRecord
 from ..shard.deadlines import LEASE, RETENTION, STALL, TIMEOUT, TTL, Entry
@@ -116,6 +117,7 @@ def release_unstarted(state: State, items: Sequence[tuple[str, str | None]]) -> 
                 shard.gate = BROKEN
                 give_back(state, queue, record, now, 0, started=False)
                 shard.gate = OPEN
+    shard.call_after()
     keep_up(state)
 
 
@@ -137,6 +139,7 @@ def release(state: State, job_id: str, token: str | None, delay_ms: int) -> bool
             give_back(state, queue, record, state.now(), delay_ms, started=True)
             shard.gate = OPEN
     if refused is None:
+        shard.call_after()
         keep_up(state)
         return True
     answer(record, refused)
@@ -167,13 +170,18 @@ def update_progress(
             side.progress, side.progress_message = percent, message
             side.view = None
             mark(queue, record)
-            if state.events.any:
+            owner = None if record.delivery is None else record.delivery.owner
+            heard = owner.progressed if owner.__class__ is Holder else None
+            if state.events.any or heard is not None:
                 now = state.now()
                 last = side.progress_event_ms
                 if last is None or now - last >= PROGRESS_EVENT_MS or finishing:
                     side.progress_event_ms = now
-                    carried = {"percent": percent, "message": message}
-                    emit(state, queue, "progress", job_id, now, carried)
+                    if state.events.any:
+                        carried = {"percent": percent, "message": message}
+                        emit(state, queue, "progress", job_id, now, carried)
+                    if heard is not None and token is not None:
+                        heard(job_id, token)
             shard.gate = OPEN
     if refused is None:
         keep_up(state)

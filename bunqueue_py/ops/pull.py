@@ -1,4 +1,7 @@
-"""Pull: the next job goes out, held by a delivery."""
+"""Pull: the next job goes out, held by a delivery.
+
+It is over 400 lines because its short ways repeat, in line, what its general way does.
+"""
 
 from __future__ import annotations
 
@@ -140,46 +143,70 @@ def _wait(
     *,
     claim: bool,
 ) -> list[JobSnapshot]:
-    shard, clock = queue.shard, state.clock
+    clock = state.clock
     deadline = None if timeout_ms is None else state.now() + timeout_ms
     try:
         while True:
-            with queue.lock:
-                if shard.gate:
-                    enter(state, shard)
-                # the head goes back to the head: whoever stands there minds the next moment
-                first = queue.waiters.leave(waiter) or waiter.woken
-                was_woken = waiter.woken
-                shard.gate = BROKEN
-                views = []
-                if not waiter.cancelled:
-                    views = _take(state, queue, limit, lease_ms, owner, waiter.affinity, claim)
-                now = state.now()
-                done = bool(views) or waiter.cancelled or (deadline is not None and now >= deadline)
-                until = None
-                if done:
-                    _pass_on(state, queue, now, wake=was_woken)
-                else:
-                    if queue.ready_count:
-                        # what it was woken for, or what its timer told of, may be for another
-                        queue.wake(1, now, timer=False)
-                    queue.waiters.join(waiter, first=first)
-                    until = _sleep_until(state, queue, waiter, now, deadline)
-                shard.gate = OPEN
-            if shard.after:
-                # a job that had expired may be one that others wait for
-                shard.call_after()
-            if done:
+            views, sleep_ms = look(state, queue, limit, deadline, lease_ms, owner, waiter, claim)
+            if views is not None:
                 return views
-            _sleep(clock, waiter, None if until is None else max(0, until - now))
+            _sleep(clock, waiter, sleep_ms)
     except BaseException:
-        # Ctrl-C while waiting: neither a wake meant for a thread that is gone nor the timer
-        # that it held may be lost
-        with queue.lock:
-            # nor the timer that it may have minded as the head of the line
-            queue.waiters.leave(waiter)
-            queue.waiters.wake(1)
+        # Ctrl-C while waiting
+        give_up(queue, waiter)
         raise
+
+
+def look(
+    state: State,
+    queue: QueueState,
+    limit: int,
+    deadline: int | None,
+    lease_ms: int | None,
+    owner: str | None,
+    waiter: Waiter,
+    claim: bool,
+) -> tuple[list[JobSnapshot] | None, int | None]:
+    """One look of somebody who waits: what there is, possibly nothing where the time is up or the
+    waiter cancelled; or `None`, when it stands in line and is to look again once it is woken, or
+    after so many ms (`None`: no time matters)."""
+    shard = queue.shard
+    with queue.lock:
+        if shard.gate:
+            enter(state, shard)
+        # the head goes back to the head: whoever stands there minds the next moment
+        first = queue.waiters.leave(waiter) or waiter.woken
+        was_woken = waiter.woken
+        shard.gate = BROKEN
+        views = []
+        if not waiter.cancelled:
+            views = _take(state, queue, limit, lease_ms, owner, waiter.affinity, claim)
+        now = state.now()
+        done = bool(views) or waiter.cancelled or (deadline is not None and now >= deadline)
+        until = None
+        if done:
+            _pass_on(state, queue, now, wake=was_woken)
+        else:
+            if queue.ready_count:
+                # what it was woken for, or what its timer told of, may be for another
+                queue.wake(1, now, timer=False)
+            queue.waiters.join(waiter, first=first)
+            until = _sleep_until(state, queue, waiter, now, deadline)
+        shard.gate = OPEN
+    if shard.after:
+        # a job that had expired may be one that others wait for
+        shard.call_after()
+    if done:
+        return views, None
+    return None, None if until is None else max(0, until - now)
+
+
+def give_up(queue: QueueState, waiter: Waiter) -> None:
+    """The waiter waits no more: neither a wake meant for one that is gone nor the timer that it
+    held as the head of the line may be lost."""
+    with queue.lock:
+        queue.waiters.leave(waiter)
+        queue.waiters.wake(1)
 
 
 def _sleep(clock: Clock, waiter: Waiter, timeout_ms: int | None) -> None:
@@ -377,22 +404,3 @@ def arm_timeout(state: State, queue: QueueState, delivery: Delivery, now: int) -
     queue.shard.deadlines.push(due, TIMEOUT, delivery)
     if due < state.alarm.due_ms:
         state.alarm.set(due)
-
-
-def cancel(state: State, queue_name: str, waiter: Waiter) -> None:
-    """Ends the wait of that waiter, now or as soon as it begins; what it was already handed
-    stays delivered."""
-    waiter.cancelled = True
-    queue = state.queues.get(queue_name)
-    if queue is None:
-        return
-    with queue.lock:
-        if waiter in queue.waiters.line:
-            waiter.wake()
-            queue.waiters.leave(waiter)
-
-
-def others_wait(state: State, queue_name: str) -> bool:
-    """Whether some thread waits for a job of that queue; a look without the lock."""
-    queue = state.queues.get(queue_name)
-    return queue is not None and bool(queue.waiters.line)

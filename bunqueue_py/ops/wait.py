@@ -43,19 +43,24 @@ def wait_for(state: State, job_id: str, timeout_ms: int | None) -> Any:
             _unwatch(queue, job_id, watcher)
 
 
-async def wait_for_async(state: State, job_id: str) -> Any:
-    """Like `wait_for`, for a coroutine; no thread is blocked. Time it with `asyncio.wait_for`."""
+async def wait_for_async(state: State, job_id: str, timeout_ms: int | None = None) -> Any:
+    """Like `wait_for`, for a coroutine; no thread is blocked. The time is the event loop's."""
     loop = asyncio.get_running_loop()
     done = asyncio.Event()
     watcher = Watcher(None, lambda: _set_in_loop(loop, done))
     queue = _watch(state, job_id, watcher)
     if queue is None:
         return _outcome_of_past(state, job_id)
+    alarm = None if timeout_ms is None else loop.call_later(timeout_ms / 1000, done.set)
     try:
-        while watcher.outcome is None:
+        if watcher.outcome is None:
             await done.wait()
+        if watcher.outcome is None:
+            raise WaitTimeoutError(f"job {job_id} did not finish within the time given")
         return _read(state, job_id, watcher)
     finally:
+        if alarm is not None:
+            alarm.cancel()
         if watcher.outcome is None:
             _unwatch(queue, job_id, watcher)
 

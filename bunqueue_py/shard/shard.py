@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .queue_state import QueueState
     from .waiters import Waiter
 
-OPEN, BROKEN, CLOSED, FORKED = range(4)
+OPEN, BROKEN, CLOSED, FORKED, INERT = range(5)
 
 
 class Shard:
@@ -27,7 +27,7 @@ class Shard:
 
     `gate` is OPEN while all is well. A critical section sets it to BROKEN before its first change
     and back to OPEN after its last, so that an exception which lands between (Ctrl-C, MemoryError)
-    leaves a mark, and whoever comes next rebuilds first. CLOSED and FORKED refuse everybody.
+    leaves a mark, and whoever comes next rebuilds first. CLOSED, FORKED and INERT refuse everybody.
     `completions` counts completions ever, `finished` and `finished_bytes` the completed jobs that
     are kept; `watched` maps job ids to those who wait for their outcome.
     """
@@ -86,6 +86,13 @@ class Shard:
             raise ForkedManagerError(
                 "this manager was opened before the process forked; open a new QueueManager in "
                 "the child"
+            )
+        if self.gate == INERT:
+            raise ForkedManagerError(
+                'this process runs the handlers of a worker with executor="process", and the '
+                "manager that the module opens here only stands for the one in the parent. In a "
+                "handler, return the result and let the parent add jobs; at the top of a module, "
+                'put what uses the manager under `if __name__ == "__main__":`'
             )
         if self.gate == CLOSED:
             raise ManagerClosedError("this manager is closed; open a new QueueManager")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from ..model.events import EVENT_TYPES, Mailbox, RawEvent
+from ..model.events import EVENT_TYPES, Inbox, RawEvent
 from ..sync import LEAF, make_lock
 
 
@@ -17,7 +17,7 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self._lock = make_lock("subscriptions", LEAF)
-        self.entries: tuple[tuple[str | None, frozenset[str] | None, Mailbox], ...] = ()
+        self.entries: tuple[tuple[str | None, frozenset[str] | None, Inbox], ...] = ()
         self._set(())
         #: whether a listener has lost something since somebody looked
         self.losing = False
@@ -25,7 +25,7 @@ class Subscriptions:
         self._health = count(1)
 
     def add(
-        self, mailbox: Mailbox, queue: str | None, types: frozenset[str] | None
+        self, mailbox: Inbox, queue: str | None, types: frozenset[str] | None
     ) -> Callable[[], None] | None:
         """Has the mailbox hear those events (`None`: all); returns what ends it, or `None` if
         the manager is closed."""
@@ -41,7 +41,7 @@ class Subscriptions:
 
         return remove
 
-    def _set(self, entries: tuple[tuple[str | None, frozenset[str] | None, Mailbox], ...]) -> None:
+    def _set(self, entries: tuple[tuple[str | None, frozenset[str] | None, Inbox], ...]) -> None:
         kinds: frozenset[str] = frozenset()
         for _, types, _ in entries:
             kinds |= EVENT_TYPES if types is None else types
@@ -72,6 +72,6 @@ class Subscriptions:
         with self._lock:
             self._closed = True
 
-    def mailboxes(self) -> list[Mailbox]:
+    def mailboxes(self) -> list[Inbox]:
         """All of them, in the order of subscription."""
         return [mailbox for _, _, mailbox in self.entries]

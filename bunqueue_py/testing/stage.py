@@ -94,8 +94,8 @@ class Stage:
         assert isinstance(worker, Worker)
         if worker in self.workers:
             self.workers.remove(worker)
-        if worker._mailbox is not None:
-            worker._mailbox.drain()
+        if worker._listeners.mailbox is not None:
+            worker._listeners.mailbox.drain()
 
     def added(self, jobs: Iterable[Job]) -> None:
         """Jobs were added, or found to be there."""
@@ -156,8 +156,8 @@ class Stage:
             did = True
         heard = manager.events.drain() if len(state.events.mailboxes()) > 1 else 0
         for worker in tuple(self.workers):
-            if worker._mailbox is not None:
-                heard += worker._mailbox.drain()
+            if worker._listeners.mailbox is not None:
+                heard += worker._listeners.mailbox.drain()
         return did or heard > 0
 
     def sweep(self) -> None:
@@ -342,11 +342,11 @@ class Stage:
         self.manager.crash()
         self.cast = again
         for worker, queue, handler, options in again:
-            listeners = worker._listeners
+            listeners = worker._listeners.by_event
             Worker.__init__(worker, queue, handler, manager=self.manager, **options)
             for event, fns in listeners.items():
-                for fn in fns:
-                    worker.on(event, fn)
+                for fn, once in fns:
+                    (worker.once if once else worker.on)(event, fn)
             worker.start()
 
     def queue(self, name: str) -> QueueState | None:

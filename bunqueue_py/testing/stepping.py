@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 from collections.abc import Callable, Iterable
+from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from ..backend import EngineBackend
@@ -27,6 +28,7 @@ from ..tasks import workers
 from ..tasks.scheduler import TaskLoop
 from ..types import Duration, JobState
 from .clock import VirtualClock
+from .coroutines import run_coroutine
 from .ids import SeededIds
 
 if TYPE_CHECKING:
@@ -139,7 +141,7 @@ class SteppedCrew(Crew):
     def may_run(self, now: int, wall: int) -> bool:
         """Whether a step would find a job, as far as that can be told without taking it."""
         queue = self._queue_state()
-        if queue is None or queue.paused or self.stopping or self._free() is None:
+        if queue is None or queue.paused or self.is_paused or self.stopping or not self._free():
             return False
         if self._window is not None and self._window.room(now) <= 0:
             return False
@@ -154,7 +156,7 @@ class SteppedCrew(Crew):
     def next_ms(self, now: int, wall: int) -> int | None:
         """The next moment after now at which time alone may give it something to do."""
         queue = self._queue_state()
-        if queue is None or queue.paused or self.stopping:
+        if queue is None or queue.paused or self.is_paused or self.stopping:
             return None
         with queue.lock:
             due = queue.next_due(now, wall)
@@ -170,7 +172,7 @@ class SteppedCrew(Crew):
     def step(self) -> bool:
         """One round of a free slot, if one is free and there is a job; says whether it ran."""
         slot = self._free()
-        if slot is None or self.stopping:
+        if slot is None or self.stopping or self.is_paused:
             return False
         window, now = self._window, self._backend.clock.timeline_ms()
         if window is not None and window.room(now) <= 0:
@@ -217,6 +219,8 @@ class SteppedCrew(Crew):
         try:
             stage.planned_failure(self._queue)
             result = self._handler(job)
+            if iscoroutine(result):
+                result = run_coroutine(result)
         except BaseException as error:
             if not self.lost:
                 stage.raised(job, error)
@@ -373,14 +377,14 @@ class SteppedManager(QueueManager):
         except CannotEnd:
             raise self._stage.no_outcome(_id_of(job_id)) from None
 
-    async def wait_for_async(self, job_id: Job | str) -> Any:
+    async def wait_for_async(self, job_id: Job | str, timeout: Duration | None = None) -> Any:
         """See `QueueManager.wait_for_async`. Raises at once where no other task of the event loop
         could ever run the job."""
         state = self.get_state(job_id)
         ended = state in (JobState.COMPLETED, JobState.FAILED, JobState.UNKNOWN)
         if not ended and len(asyncio.all_tasks()) < 2:
             raise self._stage.no_outcome(_id_of(job_id))
-        return await super().wait_for_async(job_id)
+        return await super().wait_for_async(job_id, timeout)
 
     def wait_until_empty(self, queue: Any, timeout: Duration | None = None) -> None:
         """See `QueueManager.wait_until_empty`."""

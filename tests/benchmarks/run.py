@@ -25,6 +25,7 @@ BENCHMARKS = {
     "cycle": "cycle",
     "push": "push",
     "workers": "workers",
+    "executors": "executors",
     "latency": "latency",
     "schedules": "schedules",
     "memory": "memory",

@@ -300,4 +300,24 @@ MUTATIONS = (
         r"if was == FAILED:\n\1",
         ("tests/unit/test_dependencies.py",),
     ),
+    Mutation(
+        "a cancelled run is not charged",
+        "ops/cancel.py",
+        r"now, charged=row\)",
+        "now)",
+    ),
+    Mutation(
+        "a handler is not told that its job was cancelled",
+        "ops/finish.py",
+        r"    interrupt\(queue\.shard, record\.delivery, reason_of\(failure\)\)\n",
+        "",
+        ("tests/unit/test_control_flow.py",),
+    ),
+    Mutation(
+        "a coroutine that is cancelled takes the wake with it",
+        "ops/pull.py",
+        r"queue\.waiters\.leave\(waiter\)\n        queue\.waiters\.wake\(1\)",
+        "queue.waiters.leave(waiter)",
+        ("tests/threads/test_aio.py",),
+    ),
 )

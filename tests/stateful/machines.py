@@ -14,6 +14,7 @@ from tests.stateful.run_rules import PushRules
 from tests.stateful.storage_rules import StorageRules
 from tests.stateful.time_rules import TimeRules
 from tests.stateful.watch_rules import WatchRules
+from tests.stateful.worker_rules import CancelRules
 
 
 class MemoryMachine(
@@ -26,6 +27,7 @@ class MemoryMachine(
     LogRules,
     TimeRules,
     WatchRules,
+    CancelRules,
 ):
     """Over memory."""
 

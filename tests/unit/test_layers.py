@@ -37,6 +37,7 @@ BELOW_STATE = NOUNS | {"foundation", "model"}
 BELOW_FRONT = BELOW_STATE | {"state", "ops", "tasks", "observe"}
 BELOW_CLIENT = BELOW_FRONT | {
     "client-front",
+    "aio",
     "backend",
     "event_hub",
     "readonly",
@@ -57,13 +58,16 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "observe": BELOW_STATE | {"state", "ops"},
     "client-front": BELOW_FRONT,
     # what the façade is made of: the workers' side of the protocol, and the listeners
-    "backend": BELOW_FRONT | {"client-front"},
+    "backend": BELOW_FRONT | {"client-front", "aio"},
+    # the coroutines of the façade, and the threads behind them
+    "aio": BELOW_FRONT | {"client-front"},
     "event_hub": BELOW_FRONT | {"client-front"},
     # its background tasks, and who works for it
     "watchmen": BELOW_FRONT,
     # the other façade: what a process sees that does not own the file
     "readonly": BELOW_FRONT | {"client-front"},
-    "manager": BELOW_FRONT | {"client-front", "backend", "event_hub", "readonly", "watchmen"},
+    "manager": BELOW_FRONT
+    | {"client-front", "aio", "backend", "event_hub", "readonly", "watchmen"},
     "default_manager": BELOW_FRONT | {"client-front", "manager"},
     # default_manager is what `Queue("emails")` without a manager asks; the rest is the rule.
     "client": frozenset({"foundation", "model", "client-front", "default_manager"}),
@@ -72,7 +76,9 @@ MAY_IMPORT: Mapping[str, frozenset[str]] = {
 }
 
 # (importer, imported) -> why: upward imports under `if TYPE_CHECKING:`, which no run ever makes.
-TYPE_ONLY: Mapping[tuple[str, str], str] = {}
+TYPE_ONLY: Mapping[tuple[str, str], str] = {
+    ("aio", "manager"): "whose calls they are",
+}
 
 # The four that the core depends on, and each extra's one module.
 CORE = frozenset({"cachetools", "sortedcontainers", "typing_extensions", "uuid_utils"})

@@ -385,7 +385,9 @@ def _tell(listener: Callable[[], object]) -> None:
 
 def _is_exempt() -> bool:
     """Whether this thread must not be held up: it is ours, or runs an event loop."""
-    if threading.current_thread().name.startswith("bunqueue-"):
+    name = threading.current_thread().name
+    # those of `manager.aio` stand for the application's
+    if name.startswith("bunqueue-") and not name.startswith("bunqueue-aio-"):
         return True
     asyncio = sys.modules.get("asyncio")
     if asyncio is None:

@@ -23,7 +23,8 @@ from .jobs import ModelJob as ModelJob
 from .jobs import ModelQueue as ModelQueue
 from .jobs import Stalls as Stalls
 from .logs import Logs
+from .runs import Runs
 
 
-class Model(Logs):
+class Model(Logs, Runs):
     """The whole of it: `clock` tells its time, `keep_results` is the configuration's."""

@@ -1,0 +1,130 @@
+"""Callbacks by event name: what `Worker` and `QueueEvents` have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from ..clock import Clock
+from ..durations import shown
+from ..errors import ValidationError
+from ..model.events import Mailbox
+from ..model.throttle import LogThrottle
+from ..sync import AnyLock, nothing_held
+
+ALL = "*"
+
+
+class Listeners:
+    """Registers callbacks and calls them, in order, on one thread of its own.
+
+    `events` are the names there are; `heard` is told, under the lock, whenever others of them
+    have listeners. The thread starts with the first callback, but not before `start`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        clock: Clock,
+        lock: AnyLock,
+        events: Collection[str],
+        log: str,
+        heard: Callable[[frozenset[str]], None],
+    ) -> None:
+        self._name = name
+        self._clock = clock
+        self._lock = lock
+        self._events = events
+        self._heard = heard
+        self._throttle = LogThrottle(log, clock.timeline_ms)
+        self.by_event: dict[str, tuple[tuple[Callable[..., Any], bool], ...]] = {}
+        self.mailbox: Mailbox | None = None
+        self._started = self._ended = False
+
+    def start(self, *, threaded: bool) -> None:
+        """Calls are made from now on: by a thread, or else by whoever drains the mailbox."""
+        self._started = threaded
+        if self.mailbox is not None and threaded:
+            self.mailbox.start()
+
+    def add(self, event: str, fn: Callable[..., Any], *, once: bool) -> None:
+        """Has it called at that event. Raises `ValidationError`."""
+        if event not in self._events:
+            names = ", ".join(self._events)
+            raise ValidationError(f"event must be among {names}, not {shown(event)}")
+        if not callable(fn):
+            raise ValidationError(f"a listener must be callable, not {shown(fn)}")
+        with self._lock:
+            if self.mailbox is None and not self._ended:
+                self.mailbox = Mailbox(
+                    f"{self._name}-events", self._deliver, self._clock.timeline_ms
+                )
+                if self._started:
+                    self.mailbox.start()
+            entries = (*self.by_event.get(event, ()), (fn, once))
+            self.by_event = {**self.by_event, event: entries}
+            self._heard(frozenset(self.by_event))
+
+    def remove(self, event: str, fn: Callable[..., Any]) -> bool:
+        """Ends what `add` began; says whether there was such a listener."""
+        with self._lock:
+            kept = self.by_event.get(event, ())
+            left = tuple(entry for entry in kept if entry[0] is not fn)
+            self.by_event = {**self.by_event, event: left}
+            if not left:
+                del self.by_event[event]
+            self._heard(frozenset(self.by_event))
+            return len(left) < len(kept)
+
+    def tell(self, event: str, values: Callable[[], tuple[Any, ...]] | tuple[Any, ...]) -> bool:
+        """Has the listeners called with those values, or with what the function makes of them on
+        their thread; never blocks. Says whether an older call was lost for it."""
+        mailbox = self.mailbox
+        if mailbox is not None and (event in self.by_event or ALL in self.by_event):
+            return mailbox.offer((event, values))
+        return False
+
+    def close(self, timeout: float | None) -> bool:
+        """Makes the calls that are due and ends the thread; says whether it ended in time."""
+        with self._lock:
+            self._ended = True
+        return self.mailbox is None or self.mailbox.close(timeout)
+
+    def _deliver(self, item: tuple[str, Any]) -> None:
+        event, values = item
+        nothing_held()
+        if callable(values):
+            values = values()
+        for key in (event, ALL):
+            for fn, once in self.by_event.get(key, ()):
+                if once and not self.remove(key, fn):
+                    continue
+                try:
+                    fn(*values)
+                except BaseException as error:  # a listener may raise anything, SystemExit too
+                    self._throttle.error(f"a listener of {event!r} of {self._name}", error)
+
+
+class Emitter:
+    """`on`, `once` and `off`, for a class with `_listeners`."""
+
+    _listeners: Listeners
+
+    def on(self, event: str, fn: Callable[..., Any] | None = None) -> Any:
+        """Has `fn` called at every such event; as a decorator without `fn`. The calls come in
+        order on one thread of this object's own; what they raise is logged and has no effect."""
+        if fn is None:
+            return lambda fn: self.on(event, fn)
+        self._listeners.add(event, fn, once=False)
+        return fn
+
+    def once(self, event: str, fn: Callable[..., Any] | None = None) -> Any:
+        """`on`, for the next such event only."""
+        if fn is None:
+            return lambda fn: self.once(event, fn)
+        self._listeners.add(event, fn, once=True)
+        return fn
+
+    def off(self, event: str, fn: Callable[..., Any]) -> bool:
+        """Ends what `on` or `once` began; says whether there was such a listener."""
+        return self._listeners.remove(event, fn)

@@ -1,0 +1,330 @@
+"""`QueueEvents`: what happens in a queue, by callbacks or by iteration."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from typing_extensions import Self
+
+from ..errors import BunqueueError
+from ..model.events import BUFFER_SIZE, EVENT_TYPES, JobEvent, RawEvent, event_of
+from ..model.options import checked_queue_name
+from ..sync import LEAF, WORKER, make_lock
+from .listeners import ALL, Emitter, Listeners
+from .protocol import Backend, Manager
+from .queue import Queue
+
+_log = logging.getLogger("bunqueue_py.events")
+
+
+class QueueEvents(Emitter):
+    """The events of a queue, or of all queues (`None`, then also those of the manager itself).
+
+    Callbacks: `on(type, fn)`, `once`, `off`, with `"*"` for every type; `fn` takes a `JobEvent`.
+    Iteration: `for event in events` blocks for the next one and ends when this object or the
+    manager is closed; `async for` does the same for an event loop. An iterator sees what happens
+    from the call of `iter()` on. Each has a buffer of 100,000 events of its own, so a slow reader
+    costs nobody else anything: beyond that it loses the oldest, `lost` counts them, and the
+    `sequence` of what it gets has a gap.
+
+    `manager`: as for `Queue`. Raises `ManagerClosedError` if that is closed.
+
+    >>> from bunqueue_py import Queue, QueueManager
+    >>> with QueueManager() as manager:
+    ...     mail = Queue("mail", manager)
+    ...     with QueueEvents(mail) as events:
+    ...         reader = iter(events)
+    ...         job = mail.add("welcome")
+    ...         next(reader).type
+    'pushed'
+    """
+
+    def __init__(self, queue: Queue | str | None = None, manager: Manager | None = None) -> None:
+        if isinstance(queue, Queue):
+            manager = manager or queue.manager
+        name = None if queue is None else checked_queue_name(getattr(queue, "name", queue))
+        if manager is None:
+            from ..default_manager import get_default_manager
+
+            manager = get_default_manager()
+        self._backend: Backend = manager.backend
+        self._queue = name
+        self._backend.check_open()
+        self._lock = make_lock("queue events", WORKER)
+        self._closed = False
+        self._inboxes: list[_Inbox] = []
+        self._lost_before = 0
+        self._unlisten: Callable[[], None] | None = None
+        self._listeners = Listeners(
+            f"events of {name or 'all queues'}",
+            self._backend.clock,
+            self._lock,
+            [ALL, *sorted(EVENT_TYPES)],
+            "bunqueue_py.events",
+            lambda heard: None,
+        )
+        self._listeners.start(threaded=self._backend.runs_threads)
+
+    def __repr__(self) -> str:
+        return f"<QueueEvents of {self._queue or 'all queues'}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def lost(self) -> int:
+        """How many events its iterators have lost so far, all together, because they were slow."""
+        with self._lock:
+            return self._lost_before + sum(inbox.lost for inbox in self._inboxes)
+
+    def on(self, event: str, fn: Callable[..., Any] | None = None) -> Any:
+        """Has `fn(event)` called at every event of that type (`"*"`: of any); as a decorator
+        without `fn`. The calls come in order on one thread of this object's own (with
+        `background=False`, in `run_pending()`); what they raise is logged and has no effect.
+        Raises `ValidationError`, `ManagerClosedError`."""
+        if fn is not None:
+            self._hear()
+        return super().on(event, fn)
+
+    def once(self, event: str, fn: Callable[..., Any] | None = None) -> Any:
+        """`on`, for the next such event only."""
+        if fn is not None:
+            self._hear()
+        return super().once(event, fn)
+
+    def close(self) -> None:
+        """Ends every iteration, once it has read what is buffered, and the callbacks, once those
+        that are due were made (from within one of them: after it). Idempotent."""
+        with self._lock:
+            self._closed = True
+            inboxes, self._inboxes = self._inboxes, []
+            self._lost_before += sum(inbox.lost for inbox in inboxes)
+            unlisten, self._unlisten = self._unlisten, None
+        for inbox in inboxes:
+            inbox.leave()
+        if unlisten is not None:
+            unlisten()
+        self._listeners.close(None)
+
+    def __iter__(self) -> Iterator[JobEvent]:
+        return _Reader(self._open())
+
+    def __aiter__(self) -> AsyncIterator[JobEvent]:
+        self._backend.need_courier()
+        return _AsyncReader(self._open())
+
+    def _hear(self) -> None:
+        """Has the callbacks hear what happens, from the first of them on."""
+        self._check()
+        with self._lock:
+            if self._unlisten is not None:
+                return
+        unlisten: Callable[[], None] | None
+        unlisten = self._backend.listen(
+            _Callbacks(self._listeners, self._backend.decode), self._queue, None
+        )
+        with self._lock:
+            if self._unlisten is None and not self._closed:
+                self._unlisten, unlisten = unlisten, None
+        if unlisten is not None:  # somebody else was faster
+            unlisten()
+
+    def _open(self) -> _Inbox:
+        self._check()
+        inbox = _Inbox(self._backend)
+        inbox.remove = self._backend.listen(inbox, self._queue, None)
+        with self._lock:
+            gone = [old for old in self._inboxes if old.is_dropped]
+            self._lost_before += sum(old.lost for old in gone)
+            self._inboxes = [old for old in self._inboxes if not old.is_dropped]
+            self._inboxes.append(inbox)
+            closed = self._closed
+        for old in gone:
+            old.leave()
+        if closed:
+            inbox.leave()
+        return inbox
+
+    def _check(self) -> None:
+        if self._closed:
+            raise BunqueueError("this QueueEvents is closed; make a new one")
+
+
+class _Callbacks:
+    """What the callbacks hear with: an inbox whose buffer is theirs."""
+
+    def __init__(self, listeners: Listeners, decode: Callable[[bytes], Any]) -> None:
+        self._listeners = listeners
+        self._decode = decode
+
+    @property
+    def name(self) -> str:
+        mailbox = self._listeners.mailbox
+        return "events" if mailbox is None else mailbox.name
+
+    @property
+    def backlog(self) -> int:
+        mailbox = self._listeners.mailbox
+        return 0 if mailbox is None else mailbox.backlog
+
+    @property
+    def lost(self) -> int:
+        mailbox = self._listeners.mailbox
+        return 0 if mailbox is None else mailbox.lost
+
+    def offer(self, item: RawEvent) -> bool:
+        return self._listeners.tell(item[0], partial(self._event, item))
+
+    def report(self) -> None:
+        mailbox = self._listeners.mailbox
+        if mailbox is not None:
+            mailbox.report()
+
+    def drain(self) -> int:
+        mailbox = self._listeners.mailbox
+        return 0 if mailbox is None else mailbox.drain()
+
+    def close(self, timeout: float | None = None) -> bool:
+        return self._listeners.close(timeout)
+
+    def _event(self, item: RawEvent) -> tuple[JobEvent]:
+        return (event_of(item, self._decode),)
+
+
+class _Inbox:
+    """The buffer of one iterator. Leaf noun; `offer` is called under a shard's lock."""
+
+    remove: Callable[[], None]
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self._lock = make_lock("event inbox", LEAF)
+        self._items: deque[RawEvent] = deque()
+        self._closed = False
+        #: its reader is gone, with nobody to read what would come; set by a finaliser
+        self.is_dropped = False
+        self.lost = 0
+        #: has the reader look again; there while it sleeps
+        self._wake: Callable[[], None] | None = None
+        self._told = 0
+
+    @property
+    def name(self) -> str:
+        return f"iterator {id(self):x}"
+
+    @property
+    def backlog(self) -> int:
+        return len(self._items)
+
+    def offer(self, item: RawEvent) -> bool:
+        if self.is_dropped:
+            return False
+        lost = False
+        with self._lock:
+            if len(self._items) >= BUFFER_SIZE:
+                self._items.popleft()
+                self.lost += 1
+                lost = True
+            self._items.append(item)
+            wake, self._wake = self._wake, None
+        if wake is not None:
+            wake()
+        return lost
+
+    def report(self) -> None:
+        with self._lock:
+            lost, self._told = self.lost - self._told, self.lost
+        if lost:
+            _log.warning("an iterator over events has lost %d of them: it is read too slowly", lost)
+
+    def drain(self) -> int:
+        return 0
+
+    def close(self, timeout: float | None = None) -> bool:
+        with self._lock:
+            self._closed = True
+            wake, self._wake = self._wake, None
+        if wake is not None:
+            wake()
+        return True
+
+    def leave(self) -> None:
+        """Hears nothing more."""
+        self.remove()
+        self.close()
+
+    def drop(self) -> None:
+        """Called by a finaliser, which may take no lock."""
+        self.is_dropped = True
+        self._items.clear()
+
+    def take(self, wake: Callable[[], None]) -> JobEvent | None:
+        """The next event; `None` where there is none yet: then `wake` is called when there is.
+        Raises `StopIteration` at the end."""
+        with self._lock:
+            if self._items:
+                item = self._items.popleft()
+            elif self._closed:
+                raise StopIteration
+            else:
+                self._wake = wake
+                return None
+        return event_of(item, self.backend.decode)
+
+
+class _Reader(Iterator[JobEvent]):
+    def __init__(self, inbox: _Inbox) -> None:
+        self._inbox = inbox
+        self._bell = threading.Lock()
+        weakref.finalize(self, inbox.drop).atexit = False
+
+    def __next__(self) -> JobEvent:
+        while True:
+            self._bell.acquire(False)
+            event = self._inbox.take(self._bell.release)
+            if event is not None:
+                return event
+            while not self._inbox.backend.clock.wait(self._bell, None):
+                pass
+
+
+class _AsyncReader(AsyncIterator[JobEvent]):
+    def __init__(self, inbox: _Inbox) -> None:
+        self._inbox = inbox
+        weakref.finalize(self, inbox.drop).atexit = False
+
+    async def __anext__(self) -> JobEvent:
+        loop, bell = asyncio.get_running_loop(), asyncio.Event()
+
+        def ring() -> None:
+            # a loop that was closed meanwhile has nobody left to wake
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(bell.set)
+
+        while True:
+            bell.clear()
+            try:
+                # to wake a loop is foreign code, and this one is called under a lock
+                event = self._inbox.take(lambda: self._inbox.backend.post(ring))
+            except StopIteration:
+                raise StopAsyncIteration from None
+            if event is not None:
+                return event
+            await bell.wait()
