@@ -45,5 +45,8 @@ class WatchRules(Base):
     def ask_how_it_is(self) -> None:
         report = self.manager.health()
         STATISTICS["health"] += 1
-        assert report.ok, report.problems
+        # nobody pulls for minutes on end here, and the checks say so
+        wrong = [text for text in report.problems if "none has started since" not in text]
+        assert not wrong
+        assert report.ok is not bool(report.problems)
         assert all(not task.failures for task in report.tasks), report.tasks
