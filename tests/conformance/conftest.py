@@ -26,11 +26,7 @@ KEPT_BY_NAME = "its back-off is a function within the test, which a file cannot 
 MANY = "thousands of jobs or groups, each with a row; it is about memory or time"
 IN_EVERY_RUN = {
     "test_push_pull_on_sqlite.py",
-    "test_retries_on_sqlite.py",
     "test_tokens_on_sqlite.py",
-    "test_deduplication_on_sqlite.py",
-    "test_dead_letters_on_sqlite.py",
-    "test_dependencies_on_sqlite.py",
     "test_flows_on_sqlite.py",
 }
 """The others are marked slow: all together they take a minute."""

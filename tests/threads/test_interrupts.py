@@ -1506,7 +1506,7 @@ def test_an_exception_at_some_lines_of_a_verb_leaves_balanced_books(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(100)
-    sweep(name, KeyboardInterrupt, step=7)
+    sweep(name, KeyboardInterrupt, step=19)
 
 
 @pytest.mark.slow
@@ -1617,7 +1617,7 @@ def line_between_a_newcomer_and_the_end_of_its_predecessor() -> int:
 @pytest.mark.parametrize(
     ("error", "step"),
     [
-        (KeyboardInterrupt, 7),
+        (KeyboardInterrupt, 19),
         pytest.param(KeyboardInterrupt, 1, marks=pytest.mark.slow),
         pytest.param(MemoryError, 1, marks=pytest.mark.slow),
     ],

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
@@ -139,7 +139,10 @@ class Source:
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 yield Import(self._absolute(node), alias.name, node.lineno, type_only)
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        elif isinstance(node, ast.If) and any(
+            "TYPE_CHECKING" in (getattr(part, "id", ""), getattr(part, "attr", ""))
+            for part in ast.walk(node.test)
+        ):
             for child in node.body:
                 yield from self._imports(child, type_only=True)
             for child in node.orelse:
@@ -182,6 +185,7 @@ def own_module(imported: Import, modules: frozenset[str]) -> str | None:
     return below
 
 
+@cache
 def read_package() -> list[Source]:
     sources = []
     for path in sorted((ROOT / PACKAGE).rglob("*.py")):
