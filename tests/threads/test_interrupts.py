@@ -1519,9 +1519,9 @@ def test_an_exception_at_any_line_of_a_verb_leaves_balanced_books(
     slow_rounds: Callable[[int, int], int],
 ) -> None:
     caplog.set_level(100)
-    # in the short form each of the two has a third of the lines, and not the same
-    step = slow_rounds(3, 1)
-    sweep(name, error, step, first=1 if step == 1 or error is KeyboardInterrupt else 2)
+    # in the short form each of the two has an eighth of the lines, and not the same
+    step = slow_rounds(8, 1)
+    sweep(name, error, step, first=1 if step == 1 or error is KeyboardInterrupt else 5)
 
 
 @pytest.mark.parametrize("prepare", [some_neighbours, groups_to_spare])
@@ -1623,11 +1623,15 @@ def line_between_a_newcomer_and_the_end_of_its_predecessor() -> int:
     ],
 )
 def test_an_exception_in_the_rebuild_leaves_every_deduplication_key_with_its_job(
-    error: type[BaseException], step: int, caplog: pytest.LogCaptureFixture
+    error: type[BaseException],
+    step: int,
+    caplog: pytest.LogCaptureFixture,
+    slow_rounds: Callable[[int, int], int],
 ) -> None:
     """A `replace` breaks off with two jobs of one key there; then, at every line in turn, the
     rebuild that ends the older one."""
     caplog.set_level(100)
+    step = max(step, slow_rounds(6, 1))
     broken: list[str] = []
     cut = line_between_a_newcomer_and_the_end_of_its_predecessor()
     at = 1

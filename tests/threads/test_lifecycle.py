@@ -566,9 +566,10 @@ def test_a_forked_child_of_a_program_with_a_manager_exits_with_its_own_code() ->
     """The inherited manager's exit hook must neither hang nor complain in the child, which is told
     at the fork alone that it has no worker (B088)."""
     code = """
-import os, sys, warnings
+import logging, os, sys, warnings
 from bunqueue_py import QueueManager, Worker
 warnings.simplefilter("ignore", DeprecationWarning)
+logging.basicConfig()
 manager = QueueManager()
 worker = Worker("q", lambda job: job.data, manager=manager).start()
 assert manager.push("q", 1).result(timeout=10) == 1
