@@ -66,9 +66,9 @@ class JobEvent:
     """Something that happened in a queue.
 
     `sequence` counts the events of one queue without gaps, so a listener of all types can see
-    that it lost some; it begins at 1 with each `queue_created`. The rest is `None` but for what the type carries: `state` (pushed,
-    unblocked),
-    `result` (completed), `error`, `attempt`, `terminal` and `reason` or `retry_at` (failed),
+    that it lost some; it begins at 1 with each `queue_created`. The rest is `None` but for what the
+    type carries: `state` (pushed, unblocked), `result` (completed), `error`, `attempt`, `terminal`
+    and `reason` or `retry_at` (failed),
     `error` (stalled, cancelled), `reason` (dlq_added, dlq_skipped), `percent`, `message`
     (progress), `count` (drained, cleaned, obliterated), `subject`, the worker's id, and `reason`
     (worker_joined, worker_left). `cron_fired`, `cron_skipped` (`reason`: overlap, no_worker,
