@@ -99,7 +99,7 @@ class Harness:
         self._stage.manager.__exit__(kind, error, trace)
 
     def close(self) -> None:
-        """Closes the workers and the manager; what the harness has noted can still be read."""
+        """Closes the workers and the manager; `events` and `timeline` can still be read."""
         self._stage.manager.close()
 
     # -- the parts ---------------------------------------------------------------------------
