@@ -186,6 +186,13 @@ class Harness:
         is_class = isinstance(error, type) and issubclass(error, BaseException)
         if not is_class and not isinstance(error, BaseException):
             raise ValidationError(f"error must be an exception or text, not {shown(error)}")
+        if is_class:
+            try:
+                error()  # type: ignore[operator]
+            except Exception as why:
+                raise ValidationError(
+                    f"error must be a class that is made without arguments, or an exception: {why}"
+                ) from None
         self._stage.plan_failures(name, error, times)
 
     def expire_lock(self, job: Job | str) -> None:

@@ -10,7 +10,6 @@ from ..client.job import Job
 from ..durations import ms_to_moment
 from ..errors import BunqueueError
 from ..ops.outcomes import links_of
-from ..shard.keys import seq_of
 from ..types import JobState
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ def _due_ms(stage: Stage, job: Job) -> int:
     """When a delayed job is due by the timeline, wherever its moment is anchored."""
     record = stage.state.index.get(job.id)
     now, wall = stage.clock.timeline_ms(), stage.clock.wall_ms()
-    if record is not None and seq_of(record) in record.queue.anchored.members:
+    if record is not None and record.queue.anchored.holds(record):
         return record.run_at_ms - wall + now
     return job._run_at_ms
 

@@ -5,12 +5,22 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
-from bunqueue_py import BunqueueError, FlowNode, FlowProducer, Job, JobSpec, Repeat, Worker
-from bunqueue_py.testing import Harness, coroutines, hang, stage
+from bunqueue_py import (
+    BunqueueError,
+    FlowNode,
+    FlowProducer,
+    Job,
+    JobSpec,
+    Repeat,
+    ValidationError,
+    Worker,
+)
+from bunqueue_py.testing import Harness, coroutines, handler_context, hang, stage
 
 
 def test_a_coroutine_handler_may_wait_for_jobs_that_others_have_a_slot_for() -> None:
@@ -160,3 +170,26 @@ def test_a_drain_without_an_end_says_so_and_names_what_may_go_on(monkeypatch: An
         h.worker("busy", lambda job: None)
         with pytest.raises(BunqueueError, match=r"drain\(\) comes to no end"):
             h.drain()
+
+
+def test_a_job_with_a_moment_is_due_by_the_wall_clock_in_texts_too() -> None:
+    with Harness() as h:
+        q = h.queue("q")
+        h.worker(q, lambda job: None)
+        job = q.add("a", run_at=h.now + timedelta(days=1))
+        h.set_wall_clock(h.now - timedelta(days=9))
+        with pytest.raises(BunqueueError, match=r"due in 10 days.*advance\(days=10\) runs it"):
+            job.result()
+        h.advance(days=10)
+        h.assert_completed(job)
+
+
+def test_wrong_arguments_are_named_where_they_are_given() -> None:
+    class Refusal(Exception):
+        def __init__(self, code: int, text: str) -> None:
+            super().__init__(code, text)
+
+    with Harness() as h, pytest.raises(ValidationError, match="made without arguments"):
+        h.fail_next("q", Refusal)
+    with pytest.raises(ValidationError, match="now must carry a time zone"):
+        handler_context(now=datetime(2030, 1, 1))
