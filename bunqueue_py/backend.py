@@ -235,6 +235,11 @@ class EngineBackend:
         return self._state.shards.shards[0].gate == FORKED
 
     @property
+    def place(self) -> str:
+        """What the ids of its workers begin with."""
+        return f"{HOST}:{os.getpid()}"
+
+    @property
     def is_inert(self) -> bool:
         return self._state.shards.shards[0].gate == INERT
 
@@ -263,7 +268,7 @@ class EngineBackend:
     ) -> None:
         state = self._state
         entry = WorkerEntry(
-            f"{HOST}:{os.getpid()}:{next(self._ids)}", queue, card, HOST, os.getpid(), state.now()
+            f"{self.place}:{next(self._ids)}", queue, card, HOST, os.getpid(), state.now()
         )
         task = Task(
             f"beat of {entry.id}", lambda: Report(*tick()), errors=state.errors, pace=self.pace

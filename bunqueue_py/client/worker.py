@@ -208,6 +208,8 @@ class Worker(Emitter):
     async def serve(self) -> None:
         """Starts it on the running event loop and returns when it has been closed. A task that is
         cancelled closes it first, gracefully; one that is cancelled again, at once."""
+        if self._backend.crew_class is not None and len(asyncio.all_tasks()) < 2:
+            raise BunqueueError(self._never_ends("serve()"))
         self._start_here()
         loop, over = asyncio.get_running_loop(), asyncio.Event()
 
@@ -244,10 +246,18 @@ class Worker(Emitter):
         meanwhile: the first lets handlers finish (for `close_timeout`), a second does not; the
         signal handlers from before are put back in the end. Raises what stopped it, where that was
         an error (a process that cannot import the handler)."""
+        if self._backend.crew_class is not None:
+            raise BunqueueError(self._never_ends("run()"))
         if not self._backend.is_inert:
             run_until_closed(self.name, self.start, self.close, self._when_ended)
         if self._fatal is not None:
             raise self._fatal
+
+    def _never_ends(self, call: str) -> str:
+        return (
+            f"{call} waits until the worker is closed, and on this manager, which has no threads, "
+            "nobody else could do that: start() it, and then run_until_idle(), advance() or drain()"
+        )
 
     def _when_ended(self, fn: Callable[[], None]) -> None:
         with self._lock:

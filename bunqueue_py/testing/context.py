@@ -10,6 +10,7 @@ from typing_extensions import Unpack
 
 from ..client.job import Job
 from ..config import ManagerConfig
+from ..durations import moment_to_ms
 from ..errors import ValidationError
 from ..manager import QueueManager
 from ..model.options import JobOptions, checked_int
@@ -38,6 +39,7 @@ def handler_context(
     'hello ada, this is run 2'
     """
     checked_int(attempt, "attempt", 1, 1000)
+    moment_to_ms(now, "now")
     options.setdefault("attempts", max(3, attempt))
     if attempt > options["attempts"]:
         raise ValidationError(

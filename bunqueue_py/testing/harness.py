@@ -99,7 +99,7 @@ class Harness:
         self._stage.manager.__exit__(kind, error, trace)
 
     def close(self) -> None:
-        """Closes the workers and the manager; what the harness has noted can still be read."""
+        """Closes the workers and the manager; `events` and `timeline` can still be read."""
         self._stage.manager.close()
 
     # -- the parts ---------------------------------------------------------------------------
@@ -186,6 +186,13 @@ class Harness:
         is_class = isinstance(error, type) and issubclass(error, BaseException)
         if not is_class and not isinstance(error, BaseException):
             raise ValidationError(f"error must be an exception or text, not {shown(error)}")
+        if is_class:
+            try:
+                error()  # type: ignore[operator]
+            except Exception as why:
+                raise ValidationError(
+                    f"error must be a class that is made without arguments, or an exception: {why}"
+                ) from None
         self._stage.plan_failures(name, error, times)
 
     def expire_lock(self, job: Job | str) -> None:

@@ -10,7 +10,6 @@ from ..client.job import Job
 from ..durations import ms_to_moment
 from ..errors import BunqueueError
 from ..ops.outcomes import links_of
-from ..shard.keys import seq_of
 from ..types import JobState
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ def _due_ms(stage: Stage, job: Job) -> int:
     """When a delayed job is due by the timeline, wherever its moment is anchored."""
     record = stage.state.index.get(job.id)
     now, wall = stage.clock.timeline_ms(), stage.clock.wall_ms()
-    if record is not None and seq_of(record) in record.queue.anchored.members:
+    if record is not None and record.queue.anchored.holds(record):
         return record.run_at_ms - wall + now
     return job._run_at_ms
 
@@ -234,9 +233,34 @@ def way_out(stage: Stage, job: Job) -> str:
             "higher concurrency, lose_worker(), or crash_and_restart()"
         )
     now, wall = stage.clock.timeline_ms(), stage.clock.wall_ms()
+    held = _held_by_group(stage, job, now)
+    if held is not None:
+        return held
     if any(crew.may_run(now, wall) for crew in crews):
         return "run_until_idle() runs it"
     return _time_for(stage, queue) or "A limit or a paused group holds it back"
+
+
+def _held_by_group(stage: Stage, job: Job, now: int) -> str | None:
+    """What the group of a ready job waits for, if that may not start one now."""
+    queue = stage.queue(job.queue)
+    if job.group is None or queue is None or queue.groups is None:
+        return None
+    with queue.lock:
+        groups = queue.groups
+        group = groups.by_name.get(job.group)
+        if group is None or groups.may_start(group, now):
+            return None
+        opens = None if group.limits is None else group.limits.opens_ms(now)
+        paused, active = group.paused, group.active
+    if paused:
+        return f"Its group {job.group!r} is paused: groups[{job.group!r}].resume() first"
+    if opens is not None:
+        return (
+            f"The limits of its group {job.group!r} hold it back: {call(opens - now)} reaches"
+            " the moment at which they let one start"
+        )
+    return f"Its group {job.group!r} is full, with {active} active: those have to end first"
 
 
 def _held_back(stage: Stage, job: Job) -> str:

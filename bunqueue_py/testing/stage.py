@@ -19,12 +19,17 @@ from ..state import State
 from ..stores.alarm import NEVER
 from . import hints
 from .ids import SeededIds
-from .stepping import CannotEnd, StageClock, SteppedCrew, SteppedManager
+from .stepped_manager import SteppedManager
+from .stepping import CannotEnd, StageClock, SteppedCrew
 
 RUNAWAY = 100_000
 """More runs than this at one moment, or in one call of `drain`, are a loop without end."""
 
 _TEST_OUTCOMES = "_pytest.outcomes"
+
+
+class _Runaway(BunqueueError):
+    """More runs than there may be."""
 
 
 class Stage:
@@ -216,8 +221,15 @@ class Stage:
             error.add_note(f"{name!r} ({job_id}) failed for good: {carried['reason']}")
         return error
 
-    def _runaway(self, ran: int, queue: str) -> BunqueueError:
+    def _endless(self, queue: str) -> BunqueueError:
         return BunqueueError(
+            f"drain() comes to no end: after {RUNAWAY:,} runs and moments there are jobs left in "
+            f"{queue!r}. A job with repeat, or a handler that adds or delays another job each "
+            "time, goes on for ever: advance() to a moment instead\n" + hints.picture(self)
+        )
+
+    def _runaway(self, ran: int, queue: str) -> BunqueueError:
+        return _Runaway(
             f"{ran:,} jobs ran and more are ready in {queue!r}: a handler seems to add another job "
             "each time. If so many are meant, give run_until_idle(max_jobs=...) a larger number\n"
             + hints.picture(self)
@@ -266,9 +278,12 @@ class Stage:
             if stop is None:
                 return
             if left <= 0:
-                raise self._runaway(RUNAWAY, busy[0])
+                raise self._endless(busy[0])
             # a stop counts too, so that there is an end even if nothing ever runs
-            left -= 1 + self.advance_to(stop, left, raise_errors=raise_errors)
+            try:
+                left -= 1 + self.advance_to(stop, left, raise_errors=raise_errors)
+            except _Runaway:
+                raise self._endless(busy[0]) from None
 
     def _next_that_matters(self) -> int | None:
         """The next moment that brings a job further. A lock that its worker renews for ever, and

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import atexit
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,29 +11,19 @@ from ..client.crew import Crew
 from ..client.job import Job
 from ..client.protocol import Closable, WaitHandle
 from ..client.turn import Slot
-from ..config import ManagerConfig
 from ..errors import BunqueueError
-from ..manager import QueueManager
 from ..model.events import Mailbox, RawEvent
 from ..ops import pull as ops_pull
 from ..registry.workers import Card
 from ..shard.queue_state import QueueState
-from ..shard.shard import CLOSED
 from ..state import State
-from ..storage.base import Storage
-from ..storage.sqlite.storage import SqliteStorage
 from ..tasks import workers
 from ..tasks.scheduler import TaskLoop
-from ..types import Duration, JobState
 from .clock import VirtualClock
 from .coroutines import run_coroutine
-from .ids import SeededIds
 
 if TYPE_CHECKING:
     from .stage import Stage
-
-CONFIG = ManagerConfig(shards=1)
-"""One shard, so that the order of things does not depend on the machine's number of CPUs."""
 
 
 class _Hang:
@@ -253,6 +241,8 @@ class SteppedBackend(EngineBackend):
     """The backend of a `SteppedManager`: a claim never waits, and the stage knows the workers."""
 
     crew_class = SteppedCrew
+    #: the same in every process, since events carry the ids of workers
+    place = "harness"
 
     def __init__(self, state: State, beat: TaskLoop, stage: Stage) -> None:
         super().__init__(state, beat, runs_threads=False)
@@ -294,105 +284,3 @@ class SteppedBackend(EngineBackend):
             self._beat.remove(task)
             workers.died(self._state, entry)
         self.stage.left(worker)
-
-
-class SteppedManager(QueueManager):
-    """A manager without threads that can be started again in place: queues and jobs made before
-    go on with what the storage has kept."""
-
-    _state: State
-    _backend: SteppedBackend
-    _calls_handlers = __package__
-
-    def __init__(self, stage: Stage, storage: Any, clock: VirtualClock, ids: SeededIds) -> None:
-        self._stage = stage
-        self._clock, self._ids = clock, ids
-        self._boot(storage)
-
-    def _boot(self, storage: Any) -> None:
-        QueueManager.__init__(
-            self, storage, config=CONFIG, clock=self._clock, background=False, _ids=self._ids
-        )
-        if isinstance(self.kept, SqliteStorage):
-            self.kept._trust_the_system()
-        self._backend = SteppedBackend(self._state, self._beat, self._stage)
-        self._state.events.add(Recorder(self._stage.record), None, None)
-
-    @property
-    def kept(self) -> Storage | None:
-        """The storage; `None` is memory."""
-        return self._state.storage
-
-    def crash(self) -> None:
-        """The process dies and comes back: memory is dropped, the storage opened again."""
-        storage = self._state.storage
-        atexit.unregister(self._at_exit)
-        if storage is not None:
-            # the writer is never behind here, whatever time it is
-            storage.step()
-        for shard in self._state.shards.shards:
-            shard.gate = CLOSED
-        if storage is not None:
-            storage._abandon()  # type: ignore[attr-defined]
-        self._boot(storage)
-
-    # -- what may block, or adds --------------------------------------------------------------
-
-    def push(self, queue: Any, data: Any = None, **options: Any) -> Job:
-        """See `QueueManager.push`."""
-        job = super().push(queue, data, **options)
-        self._stage.added([job])
-        return job
-
-    def push_batch(self, queue: Any, specs: Iterable[Any]) -> list[Job]:
-        """See `QueueManager.push_batch`."""
-        try:
-            jobs = super().push_batch(queue, specs)
-        except BunqueueError as error:
-            self._stage.added(getattr(error, "accepted", ()))
-            raise
-        self._stage.added(jobs)
-        return jobs
-
-    def pull(self, queue: Any, timeout: Duration | None = 0, **options: Any) -> Job | None:
-        """See `QueueManager.pull`."""
-        try:
-            return super().pull(queue, timeout, **options)
-        except CannotEnd:
-            raise self._stage.no_job(getattr(queue, "name", queue)) from None
-
-    def pull_batch(
-        self, queue: Any, max_jobs: int, timeout: Duration | None = 0, **options: Any
-    ) -> list[Job]:
-        """See `QueueManager.pull_batch`."""
-        try:
-            return super().pull_batch(queue, max_jobs, timeout, **options)
-        except CannotEnd:
-            raise self._stage.no_job(getattr(queue, "name", queue)) from None
-
-    def wait_for(self, job_id: Job | str, timeout: Duration | None = None) -> Any:
-        """See `QueueManager.wait_for`."""
-        try:
-            return super().wait_for(job_id, timeout)
-        except CannotEnd:
-            raise self._stage.no_outcome(_id_of(job_id)) from None
-
-    async def wait_for_async(self, job_id: Job | str, timeout: Duration | None = None) -> Any:
-        """See `QueueManager.wait_for_async`. Raises at once where no other task of the event loop
-        could ever run the job."""
-        state = self.get_state(job_id)
-        ended = state in (JobState.COMPLETED, JobState.FAILED, JobState.UNKNOWN)
-        if not ended and len(asyncio.all_tasks()) < 2:
-            raise self._stage.no_outcome(_id_of(job_id))
-        return await super().wait_for_async(job_id, timeout)
-
-    def wait_until_empty(self, queue: Any, timeout: Duration | None = None) -> None:
-        """See `QueueManager.wait_until_empty`."""
-        try:
-            super().wait_until_empty(queue, timeout)
-        except CannotEnd:
-            raise self._stage.not_empty(getattr(queue, "name", queue)) from None
-
-
-def _id_of(job: Job | str) -> str:
-    return job.id if isinstance(job, Job) else job
