@@ -98,6 +98,11 @@ class Task:
             return self.run(clock).next_due
         return self._peek()
 
+    @property
+    def is_known_ahead(self) -> bool:
+        """Whether `look_ahead` tells without a pass."""
+        return self.duty is not None or self._peek is not None
+
     def end(self) -> None:
         """The task will not run any more."""
         self._errors.drop(self.name)
@@ -144,6 +149,8 @@ class TaskLoop:
         self._alarm = alarm
         self._lock = make_lock(f"loop {name}", LEAF)
         self._tasks: tuple[Task, ...] = ()
+        #: the task that was the first at the last look ahead, if that can be told without a pass
+        self._first: Task | None = None
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._owed_ms: int | None = None
@@ -166,6 +173,8 @@ class TaskLoop:
         """Takes a task out; a pass that is under way may still run it once."""
         with self._lock:
             self._tasks = tuple(t for t in self._tasks if t is not task)
+            if self._first is task:
+                self._first = None
         task.end()
 
     @property
@@ -189,7 +198,13 @@ class TaskLoop:
         """One pass over all tasks; sets the alarm to the earliest next due moment."""
         self._alarm.clear()
         done = 0
+        now = self._clock.timeline_ms()
         for task in self._tasks:
+            duty = task.duty
+            if duty is not None and duty.due_ms > now:
+                if duty.due_ms < NEVER:
+                    self._alarm.set(duty.due_ms)
+                continue
             try:
                 report = task.run(self._clock, self.late_ms, sturdy=self._threaded)
             except BaseException:
@@ -204,11 +219,17 @@ class TaskLoop:
     def look_ahead(self) -> None:
         """Sets the alarm to the earliest moment at which there is something to do: where it was
         set for what has ended since, that is later than it said. Nothing is due now."""
+        first = self._first
+        if first is not None and first.look_ahead(self._clock) == self._alarm.due_ms:
+            return  # whatever else there is, is not due before the alarm
         self._alarm.clear()
+        self._first, earliest = None, NEVER
         for task in self._tasks:
             due = task.look_ahead(self._clock)
             if due is not None:
                 self._alarm.set(due)
+                if due < earliest and task.is_known_ahead:
+                    self._first, earliest = task, due
 
     def stop(self, timeout: float | None = None) -> bool:
         """Ends the thread; says whether it ended in time. Safe before start and twice, and from
