@@ -91,17 +91,11 @@ class Task:
         return report
 
     def look_ahead(self, clock: Clock) -> int | None:
-        """When it is next due, where nothing is due now. `peek` tells that without a pass."""
-        if self.duty is not None:
-            return self.duty.due_ms if self.duty.due_ms < NEVER else None
+        """When it is next due, where nothing is due now and it has no duty, which tells that.
+        `peek` does so without a pass."""
         if self._peek is None or clock.timeline_ms() < self._not_before:
             return self.run(clock).next_due
         return self._peek()
-
-    @property
-    def is_known_ahead(self) -> bool:
-        """Whether `look_ahead` tells without a pass."""
-        return self.duty is not None or self._peek is not None
 
     def end(self) -> None:
         """The task will not run any more."""
@@ -149,8 +143,6 @@ class TaskLoop:
         self._alarm = alarm
         self._lock = make_lock(f"loop {name}", LEAF)
         self._tasks: tuple[Task, ...] = ()
-        #: the task that was the first at the last look ahead, if that can be told without a pass
-        self._first: Task | None = None
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._owed_ms: int | None = None
@@ -173,8 +165,6 @@ class TaskLoop:
         """Takes a task out; a pass that is under way may still run it once."""
         with self._lock:
             self._tasks = tuple(t for t in self._tasks if t is not task)
-            if self._first is task:
-                self._first = None
         task.end()
 
     @property
@@ -219,17 +209,14 @@ class TaskLoop:
     def look_ahead(self) -> None:
         """Sets the alarm to the earliest moment at which there is something to do: where it was
         set for what has ended since, that is later than it said. Nothing is due now."""
-        first = self._first
-        if first is not None and first.look_ahead(self._clock) == self._alarm.due_ms:
-            return  # whatever else there is, is not due before the alarm
         self._alarm.clear()
-        self._first, earliest = None, NEVER
+        earliest = NEVER
         for task in self._tasks:
-            due = task.look_ahead(self._clock)
-            if due is not None:
-                self._alarm.set(due)
-                if due < earliest and task.is_known_ahead:
-                    self._first, earliest = task, due
+            duty = task.duty
+            due = task.look_ahead(self._clock) if duty is None else duty.due_ms
+            if due is not None and due < earliest:
+                earliest = due
+        self._alarm.set(earliest)
 
     def stop(self, timeout: float | None = None) -> bool:
         """Ends the thread; says whether it ended in time. Safe before start and twice, and from
