@@ -275,8 +275,8 @@ MUTATIONS = (
     Mutation(
         "a fixed time that comes twice runs twice",
         "model/cron.py",
-        r"if moment\.fold:",
-        "if False:",
+        r"if moment\.fold:((?:.|\n)+?)if instant > after:",
+        r"if False:\1if True:",
         ("tests/unit/test_cron.py::test_the_next_five_are_those_of_the_table",),
     ),
     Mutation(
