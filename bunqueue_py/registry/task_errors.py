@@ -83,6 +83,8 @@ class TaskErrors:
             if line is None:
                 return False
             line.ran(at_ms, duration_ms, late_ms)
+            if not line.in_a_row:
+                return False
             was_open = line.open_since_ms is not None
             line.in_a_row, line.open_since_ms = 0, None
             return was_open

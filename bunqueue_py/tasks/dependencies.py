@@ -8,6 +8,14 @@ from ..state import State
 from .scheduler import Report
 
 
+def next_due(state: State) -> int | None:
+    """When what is noted may count as broken off; `None` if nothing is noted."""
+    if not state.dependencies.pending:
+        return None
+    now = state.now()
+    return now + max(1, FALLBACK_MS - state.dependencies.stuck_for(now))
+
+
 def tick(state: State) -> Report:
     """Drains, unless somebody is at it; if that has been at one and the same effect for half a
     minute, it was broken off. It is due again for as long as something is left."""

@@ -91,9 +91,8 @@ class Task:
         return report
 
     def look_ahead(self, clock: Clock) -> int | None:
-        """When it is next due, where nothing is due now. `peek` tells that without a pass."""
-        if self.duty is not None:
-            return self.duty.due_ms if self.duty.due_ms < NEVER else None
+        """When it is next due, where nothing is due now and it has no duty, which tells that.
+        `peek` does so without a pass."""
         if self._peek is None or clock.timeline_ms() < self._not_before:
             return self.run(clock).next_due
         return self._peek()
@@ -189,7 +188,13 @@ class TaskLoop:
         """One pass over all tasks; sets the alarm to the earliest next due moment."""
         self._alarm.clear()
         done = 0
+        now = self._clock.timeline_ms()
         for task in self._tasks:
+            duty = task.duty
+            if duty is not None and duty.due_ms > now:
+                if duty.due_ms < NEVER:
+                    self._alarm.set(duty.due_ms)
+                continue
             try:
                 report = task.run(self._clock, self.late_ms, sturdy=self._threaded)
             except BaseException:
@@ -205,10 +210,13 @@ class TaskLoop:
         """Sets the alarm to the earliest moment at which there is something to do: where it was
         set for what has ended since, that is later than it said. Nothing is due now."""
         self._alarm.clear()
+        earliest = NEVER
         for task in self._tasks:
-            due = task.look_ahead(self._clock)
-            if due is not None:
-                self._alarm.set(due)
+            duty = task.duty
+            due = task.look_ahead(self._clock) if duty is None else duty.due_ms
+            if due is not None and due < earliest:
+                earliest = due
+        self._alarm.set(earliest)
 
     def stop(self, timeout: float | None = None) -> bool:
         """Ends the thread; says whether it ended in time. Safe before start and twice, and from

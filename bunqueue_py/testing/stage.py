@@ -178,7 +178,7 @@ class Stage:
         began, seen = self.runs, len(self.fatal)
         try:
             busy = True
-            self._look(raise_errors, seen)
+            did = self._look(raise_errors, seen)
             while busy:
                 busy = False
                 for crew in self.crews():
@@ -189,9 +189,10 @@ class Stage:
                         raise self._runaway(self.runs - began, crew.queue)
                     if crew.step():
                         busy = True
-                        self._look(raise_errors, seen)
-                # what a listener or a sweep has done is looked at too
-                busy = busy or self._look(raise_errors, seen)
+                        did = self._look(raise_errors, seen)
+                if not busy and did:
+                    # what a listener or a sweep has done is looked at too
+                    busy = did = self._look(raise_errors, seen)
         finally:
             self._settling = outer
         return self.runs - began
@@ -246,7 +247,7 @@ class Stage:
             if moment is not None and moment < due:
                 due = moment
         state, manager = self.state, self.manager
-        for alarm, loop in ((state.beat, manager._beat), (state.alarm, manager._loop)):
+        for alarm, loop in ((state.alarm, manager._loop), (state.beat, manager._beat)):
             if alarm.due_ms < due:
                 # it may stand for what has ended since: a look tells
                 loop.look_ahead()

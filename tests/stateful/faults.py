@@ -275,8 +275,15 @@ MUTATIONS = (
     Mutation(
         "a fixed time that comes twice runs twice",
         "model/cron.py",
-        r"if moment\.fold:",
-        "if False:",
+        r"found = self\._next_fixed\(after\)",
+        "found = self._next_elapsed(after)",
+        ("tests/unit/test_cron.py::test_the_next_five_are_those_of_the_table",),
+    ),
+    Mutation(
+        "a fixed time looked for in the second hour is in the first",
+        "model/cron.py",
+        r"if moment\.fold:((?:.|\n)+?)if instant > after:",
+        r"if False:\1if True:",
         ("tests/unit/test_cron.py::test_the_next_five_are_those_of_the_table",),
     ),
     Mutation(
