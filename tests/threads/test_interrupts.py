@@ -1506,7 +1506,7 @@ def test_an_exception_at_some_lines_of_a_verb_leaves_balanced_books(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(100)
-    sweep(name, KeyboardInterrupt, step=19)
+    sweep(name, KeyboardInterrupt, step=37)
 
 
 @pytest.mark.slow
@@ -1525,7 +1525,9 @@ def test_an_exception_at_any_line_of_a_verb_leaves_balanced_books(
 
 
 @pytest.mark.parametrize("prepare", [some_neighbours, groups_to_spare])
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt, pytest.param(MemoryError, marks=pytest.mark.slow)]
+)
 def test_an_exception_in_the_rebuild_itself_is_made_good_by_the_next_call(
     error: type[BaseException],
     prepare: Callable[[World], None],

@@ -532,6 +532,7 @@ def calls_of(verb: Callable[[], object]) -> int:
     return calls
 
 
+@pytest.mark.slow
 def test_999_blocked_groups_of_1000_cost_the_open_one_nothing(
     manager: QueueManager, queue: Queue, clock: VirtualClock
 ) -> None:

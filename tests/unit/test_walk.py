@@ -352,6 +352,7 @@ def long_queue(clock: VirtualClock, manager: QueueManager, kind: str, n: int) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_a_read_takes_no_more_steps_in_a_long_queue(clock: VirtualClock, kind: str) -> None:
     """32 times the jobs, not twice the steps: neither those passed over (of another priority,
     delayed, gone) nor those behind are looked at."""
@@ -385,6 +386,7 @@ AMID: dict[str, Callable[[int, int], bool]] = {
 
 @pytest.mark.parametrize("newest_first", [False, True])
 @pytest.mark.parametrize("amid", AMID)
+@pytest.mark.slow
 def test_a_page_of_delayed_jobs_steps_over_those_that_are_due(
     clock: VirtualClock, manager: QueueManager, amid: str, newest_first: bool
 ) -> None:
