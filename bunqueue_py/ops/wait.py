@@ -19,6 +19,7 @@ from ..shard.queue_state import QueueState
 from ..shard.shard import Watcher
 from ..shard.waiters import Waiter
 from ..state import State
+from ..stores.alarm import NEVER
 from . import archive
 from .query import decode, decode_result, queue_of
 from .recover import enter
@@ -86,7 +87,7 @@ def wait_until_empty(state: State, queue_name: str, timeout_ms: int | None) -> N
                 waiter.rearm()
                 if waiter not in queue.empty_waiters:
                     queue.empty_waiters.append(waiter)
-            state.beat.set(0)
+            _have_flushed(state)
             now = state.now()
             if deadline is not None and now >= deadline:
                 raise WaitTimeoutError(
@@ -124,9 +125,16 @@ def _watch(state: State, job_id: str, watcher: Watcher) -> QueueState | None:
             active = record.state == ACTIVE
             queue.shard.watched.setdefault(job_id, []).append(watcher)
     if active:
-        # a worker may hold the outcome back for a batch: have it flushed
-        state.beat.set(0)
+        _have_flushed(state)
     return queue
+
+
+def _have_flushed(state: State) -> None:
+    """A worker may hold an outcome back for a batch: the pass of the beat that is planned is due
+    now. Where none is planned nobody holds anything, and nobody might make it: a pass that is owed
+    would be taken for a frozen process."""
+    if state.beat.due_ms < NEVER:
+        state.beat.set(state.now())
 
 
 def _unwatch(queue: QueueState, job_id: str, watcher: Watcher) -> None:

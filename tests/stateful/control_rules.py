@@ -7,6 +7,12 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
+from bunqueue_py import (
+    JobFailedError,
+    JobNotFoundError,
+    ResultExpiredError,
+    WaitTimeoutError,
+)
 from bunqueue_py.durations import to_ms
 from bunqueue_py.testing.model import Dlq, Limits, ModelJob, Stalls
 from tests.stateful.base import STATISTICS, Base, needs, seldom
@@ -156,6 +162,34 @@ class LookRules(Base):
         assert (found and found.id) == (mine and mine.id)
         for job_id in {self.ids[pick % len(self.ids)], self.some_id(pick)}:
             compare_result(self.manager, self.model, job_id, self.on_disk)
+
+    @needs(3)
+    @rule(pick=PICK)
+    @seldom
+    def wait_for(self, pick: int) -> None:
+        """With no time to wait: what the outcome is, or that there is none yet."""
+        job_id = self.some_id(pick)
+        job = self.model.find(job_id)
+        reason = None
+        try:
+            self.manager.wait_for(job_id, timeout=0)
+            answer = "completed"
+        except JobFailedError as error:
+            answer, reason = "failed", error.reason
+        except (ResultExpiredError, WaitTimeoutError, JobNotFoundError) as problem:
+            answer = type(problem).__name__
+        STATISTICS[f"wait_for: {answer}"] += 1
+        if job is None:
+            assert answer != "WaitTimeoutError", "nobody will ever say how it ended"
+        elif job.state == "completed":
+            assert answer in ("completed", "ResultExpiredError")
+            if answer == "completed":
+                # marks the result as used, as a look at it does
+                compare_result(self.manager, self.model, job_id, self.on_disk)
+        elif job.state == "failed":
+            assert (answer, reason) == ("failed", job.reason)
+        else:
+            assert answer == "WaitTimeoutError"
 
 
 class LimitRules(Base):

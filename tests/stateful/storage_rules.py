@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis.stateful import rule
 
-from bunqueue_py import SqliteStorage
+from bunqueue_py import QueueManager, SqliteStorage
 from tests.stateful.base import STATISTICS, Base, needs, seldom
 from tests.stateful.choices import DIE
 from tests.storage_check import check_storage
@@ -50,6 +50,22 @@ class StorageRules(Base):
         """SPEC 16's fourth invariant. Flushes."""
         STATISTICS["flush"] += 1
         check_storage(self.manager, str(self.path))
+
+    @needs(1)
+    @rule()
+    @seldom
+    def back_up(self) -> None:
+        """What is in the copy is what is here; and the file has nothing wrong."""
+        STATISTICS["backup, verify"] += 1
+        assert self.manager.verify().ok
+        self.files += 1
+        copy = Path(self.folder.name) / f"copy{self.files}.db"
+        self.manager.backup(copy)
+        with QueueManager.open_readonly(copy, clock=self.clock) as view:
+            for queue in self.model.queues:
+                here = self.manager.get_jobs(queue, limit=1000)
+                there = view.get_jobs(queue, limit=1000)
+                assert sorted(job.id for job in there) == sorted(job.id for job in here)
 
     @needs(1)
     @rule(die=DIE)

@@ -19,6 +19,7 @@ from bunqueue_py import (
     QueueManager,
     StallConfig,
     ValidationError,
+    WaitTimeoutError,
 )
 from bunqueue_py.ops.query import check
 from bunqueue_py.stores.alarm import Alarm
@@ -855,3 +856,20 @@ def test_a_run_whose_owner_was_released_has_lost_its_lock(
 def test_an_owner_that_is_no_name_is_refused(manager: QueueManager, owner: Any) -> None:
     with pytest.raises(ValidationError, match="owner"):
         manager.release_owner(owner)
+
+
+@pytest.mark.parametrize("waits", ["wait_for", "wait_until_empty"])
+def test_whoever_waits_for_an_outcome_makes_no_lock_last_longer(waits: str) -> None:
+    """A wait asks for the heartbeats' pass, which is not late where nobody makes one."""
+    clock = VirtualClock()
+    with QueueManager(clock=clock, background=False) as manager:
+        job = manager.push("q", backoff=Backoff.fixed(0))
+        assert manager.pull("q", lock_duration=3) is not None
+        with pytest.raises(WaitTimeoutError):
+            if waits == "wait_for":
+                manager.wait_for(job.id, timeout=0)
+            else:
+                Queue("q", manager).wait_until_empty(timeout=0)
+        clock.advance(seconds=4)
+        manager.run_pending()
+        assert job.refresh().stall_count == 1
