@@ -7,7 +7,7 @@ from functools import partial
 
 from .model.health import WorkerInfo
 from .observe.checks import Checks
-from .observe.health import SCHEDULES, worker_info
+from .observe.health import worker_info
 from .ops.recover import check_open
 from .state import State
 from .tasks import deadlines, dependencies, schedules, workers
@@ -49,7 +49,7 @@ def hire(
     ahead = partial(deadlines.next_due, state)
     loop.add(Task("deadlines", judge, errors=errors, pace=pace, peek=ahead))
     ahead = partial(schedules.next_due, state)
-    loop.add(Task(SCHEDULES, fire, errors=errors, pace=pace, peek=ahead))
+    loop.add(Task("schedules", fire, errors=errors, pace=pace, peek=ahead))
     release = partial(dependencies.tick, state)
     ahead = partial(dependencies.next_due, state)
     loop.add(Task("dependencies", release, errors=errors, pace=pace, peek=ahead))

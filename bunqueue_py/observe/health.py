@@ -18,9 +18,6 @@ from ..registry.task_errors import TaskLine
 from ..registry.workers import WorkerEntry
 from ..state import State
 
-SCHEDULES = "schedules"
-"""The name of the task that has schedulers fire."""
-
 
 class Overdue(NamedTuple):
     """A handler that runs although its run has ended; times in ms."""
@@ -80,7 +77,7 @@ def report(state: State, behind_ms: int, standing: Iterable[str]) -> HealthRepor
     """All of it. `behind_ms`: for how long the scheduler owes a pass; `standing`: what the checks
     have found and not seen end yet."""
     now = state.now()
-    tasks = tuple(_task_health(state, line) for line in state.errors.lines())
+    tasks = tuple(map(_task_health, state.errors.lines()))
     storage = _storage(state)
     workers = tuple(worker_info(state, entry) for entry in state.workers.entries())
     late = tuple(
@@ -126,17 +123,13 @@ def report(state: State, behind_ms: int, standing: Iterable[str]) -> HealthRepor
     )
 
 
-def _task_health(state: State, line: TaskLine) -> TaskHealth:
-    late_ms = line.late_ms
-    if line.name == SCHEDULES:
-        # what counts is how late the latest job came, not the latest look
-        late_ms = state.schedules.late_ms
+def _task_health(line: TaskLine) -> TaskHealth:
     return TaskHealth(
         name=line.name,
         runs=line.runs,
         last_run=optional_moment(line.last_run_ms),
         duration=line.duration_ms / 1000,
-        lateness=late_ms / 1000,
+        lateness=line.late_ms / 1000,
         failures=line.failures,
         failures_in_a_row=line.in_a_row,
         circuit="closed" if line.open_since_ms is None else "open",

@@ -40,16 +40,14 @@ def cut_short(
     refused: BunqueueError,
     jobs: Sequence[JobSnapshot],
     problem: StorageError | None,
-    index: int | None = None,
+    index: int,
 ) -> BulkAddError:
-    """The error of a batch that ended at a job that was refused (the one behind those that were
-    added, if no index is given), and whose jobs before that could not be committed yet if there is
-    a problem."""
-    i = len(jobs) if index is None else index
-    text = f"jobs[{i}]: {refused}. The {len(jobs)} before it were added (accepted)"
+    """The error of a batch that ended at the job of that index, which was refused, and whose jobs
+    before that could not be committed yet if there is a problem."""
+    text = f"jobs[{index}]: {refused}. The {len(jobs)} before it were added (accepted)"
     if problem is not None:
         text += f", and: {problem}"
-    return BulkAddError(text, accepted=jobs, index=i)
+    return BulkAddError(text, accepted=jobs, index=index)
 
 
 def outcome_cut(state: State, record: JobRecord) -> int:

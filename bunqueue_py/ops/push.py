@@ -19,12 +19,11 @@ from ..state import State
 from ..types import DEFAULT_HOLD, DEFAULT_MODE, Deduplication
 from .admit import NOTHING, admitted, refusal
 from .commit import cut_short, first_durable, refuse, settle
-from .draft import draft_batch, new_record
+from .draft import draft, draft_batch, new_record
 from .draft import encode as encode
 from .finish import emit
 from .mark import mark_new
 from .recover import enter
-from .repeat import first_run
 from .tally import begin_tally
 from .tie import Batch, tie
 
@@ -52,15 +51,9 @@ def push(
     if queue is None:
         checked_queue_name(queue_name)
     if options:
-        # `draft`, in line
-        shared, priority, own, custom_id, key, claim = state.options.resolve(options, state.wall)
-        if shared.repeat is not None:
-            shared, own = first_run(state, shared, own, claim)
-        record = new_record(state, queue, name, data, shared, priority)
-        if own is not None:
-            record.custom_id, record.unique_key, record.claim = custom_id, key, claim
-            if own.depends_on:
-                known_done = tie(state, record, own)
+        record, own = draft(state, queue, name, data, options)
+        if own is not None and own.depends_on:
+            known_done = tie(state, record, own)
     else:
         record, own = new_record(state, queue, name, data, state.options.default, 0), None
     durable = False
@@ -303,15 +296,7 @@ def push_batch(
     shard.call_after()
     if not state.alarm.served:
         state.alarm.start()
-    problem = None
-    try:
-        settle(state, cut, first)
-    except StorageError as error:
-        if full is None:
-            raise
-        problem = error
-    if full is not None:
-        raise cut_short(full, jobs, problem) from full
+    _settle_batch(state, cut, first, jobs, full, len(jobs))
     return jobs
 
 
@@ -354,14 +339,27 @@ def _push_tied(
     shard.call_after()
     if not state.alarm.served:
         state.alarm.start()
+    jobs = [found[i] for i in sorted(found)]
+    _settle_batch(state, cut, first, jobs, refused, at)
+    return jobs
+
+
+def _settle_batch(
+    state: State,
+    cut: int,
+    durable: str | None,
+    jobs: list[JobSnapshot],
+    refused: BunqueueError | None,
+    at: int,
+) -> None:
+    """Waits for what the batch asks for on disk, of which `durable` is the first; then raises what
+    cut the batch short at `jobs[at]`, if anything did."""
     problem = None
     try:
-        settle(state, cut, first)
+        settle(state, cut, durable)
     except StorageError as error:
         if refused is None:
             raise
         problem = error
-    jobs = [found[i] for i in sorted(found)]
     if refused is not None:
         raise cut_short(refused, jobs, problem, at) from refused
-    return jobs

@@ -19,10 +19,13 @@ _log = logging.getLogger("bunqueue_py.tasks")
 
 
 class Report(NamedTuple):
-    """What a pass did, and when the next is due (timeline ms; `None`: not until it is armed)."""
+    """What a pass did, and when the next is due (timeline ms; `None`: not until it is armed).
+    `late_ms` is by how much its work came after its moment, where that is another thing than how
+    late the pass came."""
 
     done: int
     next_due: int | None
+    late_ms: int | None = None
 
 
 class Pace(NamedTuple):
@@ -84,6 +87,8 @@ class Task:
                 raise
             return self._failed(error, now, clock.effort()[0] - began, late_ms)
         self._not_before = 0
+        if report.late_ms is not None:
+            late_ms = report.late_ms
         if self._errors.succeeded(self.name, now, clock.effort()[0] - began, late_ms):
             self._pace.told(self.name, None)
         if self.duty is not None and report.next_due is not None:

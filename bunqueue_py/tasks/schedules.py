@@ -31,7 +31,7 @@ def tick(
         look_around(state, late_ms)
     due = schedules.next_ms(now, wall)
     if not schedules.staged and (due is None or due > now):
-        return Report(0, due)
+        return Report(0, due, schedules.late_ms)
     done = publish(state) if schedules.staged else 0
     fired = fire_due(state, has_worker, BITE)
     if schedules.staged:
@@ -43,4 +43,4 @@ def tick(
     if schedules.staged and not schedules.asked:
         # writing fails: nobody will tell when it works again
         due = now + RETRY_MS if due is None else min(due, now + RETRY_MS)
-    return Report(done + fired, due)
+    return Report(done + fired, due, schedules.late_ms)
