@@ -31,7 +31,7 @@ from ..model.links import (
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
-from ..stores.dependencies import AGAIN, DEAD, DONE, FREED, GONE, KEPT, LIVE, Effect
+from ..stores.dependencies import AGAIN, DEAD, DONE, FREED, GONE, KEPT, LIVE, RETRIED, Effect
 from ..types import FailureReason
 from .finish import emit, finalize
 from .mark import mark
@@ -239,6 +239,9 @@ def _apply(state: State, effect: Effect) -> None:
             _tell(state, job_id, effect)
     elif effect.kind in (FREED, KEPT):
         _judge_proof(state, effect)
+    elif effect.kind == RETRIED:
+        for job_id in state.dependencies.waiting_for(effect.job_id):
+            _keep_edge(state, job_id, effect.job_id)
     else:
         look_again(state)
 
@@ -296,6 +299,24 @@ def _settle_edge(
         failure = apply_failure(links, other, seen)
     if record.state == GATED:
         settle_gated(state, queue, record, failure, state.now())
+
+
+def _keep_edge(state: State, job_id: str, other: str) -> None:
+    """How the edge to a job stands that had ended and runs again is no longer told by that job's
+    row: it is written with the job that has the edge, for which that end stays what it was."""
+    record = state.index.get(job_id)
+    if record is None:
+        return
+    queue: QueueState = record.queue
+    with queue.lock:
+        if queue.shard.gate:
+            enter(state, queue.shard)
+        links = links_of(record)
+        if record.state > FAILED or links is None:
+            return
+        if status_of(links.edges.get(other, UNMET)) != UNMET:
+            mark(queue, record)
+            mark_edges(queue, record, links)
 
 
 def _judge_proof(state: State, effect: Effect) -> None:

@@ -8,12 +8,13 @@ from ..shard.deadlines import TTL
 from ..shard.queue_state import QueueState
 from ..shard.unique_keys import begin, key_conflict
 from ..state import State
+from ..stores.dependencies import RETRIED, Effect
 from .deduplicate import refuse_conflict, take_key
 from .fail import announce
 from .finish import drop_retention, emit
 from .flow import failed_dependency, gated_anew
 from .mark import mark_revived
-from .outcomes import links_of
+from .outcomes import links_of, note
 from .recover import ttl_due
 
 
@@ -74,6 +75,8 @@ def revive(
     if links_of(record) is None or not gated_anew(state, queue, record, now):
         ready = queue.place(record, now)
     mark_revived(queue, record, result_size)
+    if record.id in state.dependencies.dependents:
+        note(state, queue.shard, Effect(RETRIED, record.id, queue.name))
     if record.options.ttl_ms is not None:
         due = ttl_due(record)
         queue.shard.deadlines.push(due, TTL, record)

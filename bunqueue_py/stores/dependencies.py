@@ -11,10 +11,10 @@ from ..sync import LEAF, make_lock
 
 LIVE = -1
 """How a job stands that is pending, gated or active."""
-DONE, DEAD, GONE, FREED, KEPT, AGAIN = range(6)
+DONE, DEAD, GONE, FREED, KEPT, RETRIED, AGAIN = range(7)
 """A job completed; failed for good; is gone without having completed; is waited for by nobody any
-more, and left a proof; left a proof that somebody has come to need; and: everything is to be looked
-at again."""
+more, and left a proof; left a proof that somebody has come to need; had ended and runs again; and:
+everything is to be looked at again."""
 
 
 class Effect(NamedTuple):

@@ -60,6 +60,8 @@ class FlowMachine(RuleBasedStateMachine):
         self.harness = Harness(path)
         self.model = FlowModel()
         self.held: dict[str, Any] = {}
+        #: left without anybody who needed them when the process died: it may know them or not
+        self.forgotten: set[str] = set()
 
     @property
     def manager(self) -> Any:
@@ -86,7 +88,8 @@ class FlowMachine(RuleBasedStateMachine):
     def push(self, queue: str, picks: list[int], policy: Any, dropped: bool) -> None:
         if len(self.model.jobs) >= MOST:
             return
-        names = [*self.model.jobs, *self.model.left, "nobody"]
+        left = [i for i in self.model.left if i not in self.forgotten]
+        names = [*self.model.jobs, *left, "nobody"]
         others = list(dict.fromkeys(names[pick % len(names)] for pick in picks))
         known = all(self.model.knows(other) for other in others)
         try:
@@ -250,6 +253,10 @@ class FlowMachine(RuleBasedStateMachine):
         self.manager.flush()
         self.harness.crash_and_restart()
         self.held.clear()
+        # of those that have left, a process knows the newest, and a file what somebody needs
+        waits = [job for job in self.model.jobs.values() if job.state != COMPLETED]
+        needed = {other for job in waits for other in job.edges}
+        self.forgotten.update(self.model.left.keys() - needed)
         for job in list(self.model.jobs.values()):
             if job.state == ACTIVE:
                 # the only attempt of each is lost

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -784,3 +785,35 @@ def test_the_harness_says_what_a_job_waits_for_in_the_end() -> None:
         assert "Nobody works on 'b'" in str(report)
         h.manager.fail(h.manager.pull("b") or "", "x", unrecoverable=True)
         assert state(tree.job) == "failed"
+
+
+@pytest.mark.parametrize("siblings", [1, 40])
+@pytest.mark.parametrize("how", ["completed", "ignore_dependency", "remove_dependency"])
+def test_how_a_child_had_ended_counts_after_a_crash_though_it_runs_again(
+    tmp_path: Path, how: str, siblings: int
+) -> None:
+    """The edges stand in the parent's row, or, if they are many, in rows of their own."""
+    policy = "fail_parent" if how == "completed" else how
+    with Harness(tmp_path / "jobs.db") as harness:
+        others = tuple(FlowNode("late", f"n{i}", delay=3600) for i in range(siblings))
+        child = FlowNode("q", "child", attempts=1, on_failure=policy)
+        parent = FlowProducer(harness.manager).add(
+            FlowNode("q", "parent", children=(child, *others))
+        )
+        (first, *rest) = parent.children
+        held = harness.manager.pull("q")
+        if how == "completed":
+            harness.manager.ack(held, "done")
+        else:
+            harness.manager.fail(held, "no", unrecoverable=True)
+        first.job.retry()
+        before = harness.manager.get_job(parent.job.id).children_ids
+        harness.crash_and_restart()
+        again = harness.manager.get_job(parent.job.id)
+        assert again.children_ids == before
+        assert again.ignored_failures().keys() == (
+            {first.job.id} if how.startswith("ig") else set()
+        )
+        for other in rest:
+            harness.manager.remove_dependency(parent.job.id, other.job.id)
+        assert harness.manager.get_state(parent.job.id) == "waiting", "it waits for nothing more"
