@@ -9,6 +9,7 @@ from ..shard.shard import BROKEN
 from ..state import State
 from ..storage.base import Cut
 from .mark import mark_starts
+from .outcomes import mark_ties
 from .recover import rebuild
 from .restore import restore
 
@@ -24,6 +25,7 @@ def collect(state: State, begin: Cut) -> None:
         for shard in shards:
             if shard.dirty is not None:
                 mark_starts(shard.dirty)
+                mark_ties(shard.dirty)
                 shard.dirty.swap(into)
     for shard in shards:
         shard.call_after()

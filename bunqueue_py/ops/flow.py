@@ -35,7 +35,15 @@ from ..stores.dependencies import AGAIN, DEAD, DONE, FREED, GONE, KEPT, LIVE, RE
 from ..types import FailureReason
 from .finish import emit, finalize
 from .mark import mark
-from .outcomes import FALLBACK_MS, links_of, mark_edges, note, pin_proof, unpin_proof
+from .outcomes import (
+    FALLBACK_MS,
+    keep_edge,
+    links_of,
+    mark_edges,
+    note,
+    pin_proof,
+    unpin_proof,
+)
 from .recover import enter
 
 _NESTED = 1_000
@@ -234,16 +242,14 @@ def drain(state: State, *, force: bool = False) -> int:
 
 
 def _apply(state: State, effect: Effect) -> None:
-    if effect.kind <= GONE:
-        for job_id in state.dependencies.waiting_for(effect.job_id):
-            _tell(state, job_id, effect)
-    elif effect.kind in (FREED, KEPT):
+    if effect.kind in (FREED, KEPT):
         _judge_proof(state, effect)
-    elif effect.kind == RETRIED:
-        for job_id in state.dependencies.waiting_for(effect.job_id):
-            _keep_edge(state, job_id, effect.job_id)
-    else:
+    elif effect.kind == AGAIN:
         look_again(state)
+    else:
+        tell = _keep_edge if effect.kind == RETRIED else _tell
+        for job_id in state.dependencies.waiting_for(effect.job_id):
+            tell(state, job_id, effect)
 
 
 def _tell(state: State, job_id: str, effect: Effect) -> None:
@@ -297,13 +303,15 @@ def _settle_edge(
         if seen.kind == GONE:
             seen = seen._replace(queue=effect.queue)
         failure = apply_failure(links, other, seen)
+        if failure is None:
+            keep_edge(queue, record, links, other)
     if record.state == GATED:
         settle_gated(state, queue, record, failure, state.now())
 
 
-def _keep_edge(state: State, job_id: str, other: str) -> None:
-    """How the edge to a job stands that had ended and runs again is no longer told by that job's
-    row: it is written with the job that has the edge, for which that end stays what it was."""
+def _keep_edge(state: State, job_id: str, effect: Effect) -> None:
+    """The other job had ended and runs again: for whoever has an edge to it that end stays what it
+    was."""
     record = state.index.get(job_id)
     if record is None:
         return
@@ -312,11 +320,8 @@ def _keep_edge(state: State, job_id: str, other: str) -> None:
         if queue.shard.gate:
             enter(state, queue.shard)
         links = links_of(record)
-        if record.state > FAILED or links is None:
-            return
-        if status_of(links.edges.get(other, UNMET)) != UNMET:
-            mark(queue, record)
-            mark_edges(queue, record, links)
+        if record.state <= FAILED and links is not None and effect.job_id in links.edges:
+            keep_edge(queue, record, links, effect.job_id)
 
 
 def _judge_proof(state: State, effect: Effect) -> None:
@@ -390,4 +395,5 @@ def review(state: State, record: JobRecord, links: Links) -> Failure | None:
             and status_of(links.edges[job_id]) == UNMET
         ):
             failure = failure or apply_failure(links, job_id, seen)
+            keep_edge(record.queue, record, links, job_id)
     return failure

@@ -6,13 +6,15 @@ from __future__ import annotations
 from binascii import b2a_base64
 from typing import Any
 
-from ..model.job import COMPLETED, FAILED, JobRecord
-from ..model.links import EDGES_A_ROW, INLINE_EDGES, Links
+from ..model.job import COMPLETED, FAILED, REMOVED, JobRecord
+from ..model.links import EDGES_A_ROW, INLINE_EDGES, UNMET, Links, status_of
+from ..shard.dirty import Dirty
 from ..shard.queue_state import QueueState
 from ..shard.shard import Shard
 from ..state import State
 from ..stores.dependencies import DEAD, DONE, FREED, GONE, Effect
 from ..stores.results import Proof
+from .mark import mark
 
 EDGES_KIND = "edges"
 PROOF_KIND = "proof"
@@ -129,6 +131,30 @@ def mark_edges(queue: QueueState, record: JobRecord, links: Links) -> None:
     if dirty is not None and len(links.edges) > INLINE_EDGES:
         for i, chunk in enumerate(links.chunks()):
             dirty.keep(EDGES_KIND, edges_name(record.id, i), chunk)
+
+
+def keep_edge(queue: QueueState, record: JobRecord, links: Links, job_id: str) -> None:
+    """How that edge stands, if it is settled, is no longer told by the other job's end alone: it
+    depends on what had failed before, or that job runs again. It is written with the record."""
+    dirty = queue.shard.dirty
+    if dirty is None or status_of(links.edges[job_id]) == UNMET:
+        return
+    if len(links.edges) <= INLINE_EDGES:
+        mark(queue, record)
+        return
+    if not dirty.touched:
+        dirty.begin()
+    dirty.ties[record.id] = record
+
+
+def mark_ties(dirty: Dirty) -> None:
+    """The cut is taken: makes the rows of edges that have changed one by one since the last."""
+    for record in list(dirty.ties.values()):
+        links = links_of(record)
+        if links is not None and record.state != REMOVED:
+            mark_edges(record.queue, record, links)
+        # after that: an exception between must not lose it
+        dirty.ties.pop(record.id, None)
 
 
 def drop_edges(queue: QueueState, record: JobRecord, links: Links, before: int = 0) -> None:

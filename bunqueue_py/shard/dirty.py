@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ..model.job import Delivery
+from ..model.job import Delivery, JobRecord
 from ..model.rows import (
     DATA,
     ID,
@@ -43,17 +43,29 @@ class Dirty:
 
     `began` is called with the first mark after a cut, under the shard's lock: memory only.
     `fresh` are the jobs of which nothing was ever handed to the writer, so that one which comes and
-    goes between two cuts leaves nothing behind. `starts` are runs that have begun and whose rows
-    are still to be made (`ops.mark`).
+    goes between two cuts leaves nothing behind. `starts` are runs that have begun, and `ties`
+    jobs with many edges some of which have changed, whose rows are still to be made (`ops.mark`,
+    `ops.outcomes`).
     """
 
-    __slots__ = ("began", "fresh", "jobs", "payloads", "rest", "results", "starts", "touched")
+    __slots__ = (
+        "began",
+        "fresh",
+        "jobs",
+        "payloads",
+        "rest",
+        "results",
+        "starts",
+        "ties",
+        "touched",
+    )
 
     def __init__(self, began: Callable[[], None]) -> None:
         self.began = began
         self.fresh: set[str] = set()
         self.touched = False
         self.starts: deque[Delivery] = deque()
+        self.ties: dict[str, JobRecord] = {}
         self.jobs, self.payloads, self.results, self.rest = no_marks()
 
     def add(self, row: JobRow, data: bytes) -> None:
@@ -131,7 +143,9 @@ class Dirty:
 
     def check(self) -> None:
         """Asserts its invariants."""
-        assert self.touched or not (len(self) or self.starts), "marks that nobody will ask for"
+        assert self.touched or not (len(self) or self.starts or self.ties), (
+            "marks that nobody will ask for"
+        )
         for job_id, row in self.jobs.items():
             assert row is None or row[ID] == job_id, "a row under another id"
             if row is not None and job_id in self.fresh and row[DATA] is None:

@@ -255,7 +255,9 @@ class FlowMachine(RuleBasedStateMachine):
         self.held.clear()
         # of those that have left, a process knows the newest, and a file what somebody needs
         waits = [job for job in self.model.jobs.values() if job.state != COMPLETED]
-        needed = {other for job in waits for other in job.edges}
+        needed = {
+            other for job in waits for other in job.edges if job.settled.get(other) in (None, "met")
+        }
         self.forgotten.update(self.model.left.keys() - needed)
         for job in list(self.model.jobs.values()):
             if job.state == ACTIVE:
