@@ -17,21 +17,29 @@ SLOW = os.environ.get("BUNQUEUE_SLOW", "long")
 if SLOW not in ("short", "long"):
     raise RuntimeError(f"BUNQUEUE_SLOW is {SLOW!r}; it may be 'short' or 'long'")
 
-# `pytest --hypothesis-profile=...` has the last word. Never derandomized: each run looks elsewhere,
-# and a failure prints the blob that brings it back.
-settings.register_profile("dev", deadline=None, derandomize=False, print_blob=True)
+# `pytest --hypothesis-profile=search` looks elsewhere in each run, and a failure prints the blob
+# that brings it back; so does the slow part in its long form. Otherwise the examples are the same
+# each time: whether a change may land is not left to chance.
+settings.register_profile("search", deadline=None, print_blob=True)
 settings.register_profile(
-    "ci",
-    settings.get_profile("dev"),
-    database=None,  # a fresh clone has none to replay
+    "fixed",
+    settings.get_profile("search"),
+    derandomize=True,
+    database=None,
     suppress_health_check=[HealthCheck.too_slow],  # says more about the machine than about a test
 )
-settings.load_profile("ci" if os.environ.get("CI") else "dev")
+settings.load_profile("fixed")
 
 from bunqueue_py.testing.pytest_plugin import no_thread_left  # noqa: E402 - after the switches
 from tests.faulty_disk import Disk  # noqa: E402 - the same
 
 JOIN_GRACE = 2.0
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Picks Hypothesis' profile, before a test module has made its settings."""
+    if config.option.markexpr == "slow" and SLOW == "long":
+        settings.load_profile(config.getoption("--hypothesis-profile") or "search")
 
 
 @pytest.fixture(autouse=True)
