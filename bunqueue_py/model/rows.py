@@ -143,37 +143,11 @@ def row_of(record: JobRecord, seq: int, result: bytes | None = None) -> JobRow:
         record.name,
         record.options,
         record.custom_id,
-        None if record.unique_key is None else _claim_row(record.unique_key, record.claim),
-        None if side is None else _side_row(side),
+        None if record.unique_key is None else claim_row(record.unique_key, record.claim),
+        None if side is None else side_row(side),
         data if len(data) <= INLINE_BYTES else None,
         result if result is None or len(result) <= INLINE_BYTES else None,
         record.result_size,
-    )
-
-
-def new_row(record: JobRecord, queue: str, seq: int, now: int) -> JobRow:
-    """`row_of` for a record that has just been admitted, at that moment, as a plain job without
-    a name of its own. With what is known of it, it takes half as long."""
-    data = record.data
-    return (
-        record.id,
-        queue,
-        seq,
-        PENDING,
-        record.priority,
-        now,
-        now,
-        now,
-        None,
-        0,
-        record.name,
-        record.options,
-        None,
-        None,
-        None,
-        data if len(data) <= INLINE_BYTES else None,
-        None,
-        -1,
     )
 
 
@@ -239,7 +213,8 @@ def record_from(row: JobRow, queue: Any, data: bytes | None = None) -> JobRecord
 _new = JobRecord.__new__
 
 
-def _side_row(side: Side) -> SideRow:
+def side_row(side: Side) -> SideRow:
+    """What a row has of the record's side object, as it is now."""
     letter, timeline = side.letter, side.timeline
     return (
         side.anchored,
@@ -289,7 +264,8 @@ def _side(row: SideRow, max_timeline: int) -> Side:
     return side
 
 
-def _claim_row(key: str, claim: AnyClaim) -> ClaimRow:
+def claim_row(key: str, claim: AnyClaim) -> ClaimRow:
+    """What a row has of the claim to that key, as it is now."""
     if isinstance(claim, Claim):
         return key, claim.ttl_ms, claim.mode, claim.held, claim.until_ms
     # for as long as it lives, or for so long from its admission on

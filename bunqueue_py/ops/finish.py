@@ -91,7 +91,7 @@ def complete(
         if completed.size == 1:
             shard.heads.push(queue)
         if shard.dirty is not None:
-            mark_completed(queue, record, data)
+            mark_completed(shard.dirty, queue, record, data)
         shard.finished += 1
         shard.finished_bytes += len(record.data)
         if size > 0:

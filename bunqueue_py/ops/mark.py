@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..model.claim import Claim
 from ..model.job import COMPLETED, Delivery, JobRecord
-from ..model.rows import INLINE_BYTES, row_of
+from ..model.rows import INLINE_BYTES, claim_row, row_of, side_row
 from ..shard.dirty import GROUP_KIND, HELD_KIND, Dirty, group_name, held_name
 from ..shard.group import Group
 from ..shard.keys import LIMIT, seq_of
@@ -57,19 +57,42 @@ def mark(queue: QueueState, record: JobRecord) -> None:
         dirty.mark(row_of(record, seq_of(record) or 0))
 
 
-def mark_completed(queue: QueueState, record: JobRecord, result: bytes | None) -> None:
+def mark_completed(
+    dirty: Dirty, queue: QueueState, record: JobRecord, result: bytes | None
+) -> None:
     """The record is completed with that encoded result."""
-    dirty = queue.shard.dirty
-    if dirty is not None:
-        if not dirty.touched:
-            dirty.begin()
-        key = record.key
-        # what `seq_of` says, in line for jobs that have stood in a lane
-        seq = key if 0 < key < LIMIT else seq_of(record) or 0
-        dirty.jobs[record.id] = row_of(record, seq, result)
-        # a short one is in the row: nothing to keep or to take back
-        if result is not None and (dirty.results or len(result) > INLINE_BYTES):
-            dirty.result(record.id, result, -1)
+    if not dirty.touched:
+        dirty.begin()
+    key, job_id, data = record.key, record.id, record.data
+    key_of, side = record.unique_key, record.side
+    # what `row_of` and `seq_of` say, in line for a job that has stood in a lane
+    dirty.jobs[job_id] = (
+        job_id,
+        queue.name,
+        key if 0 < key < LIMIT else seq_of(record) or 0,
+        COMPLETED,
+        record.priority,
+        record.run_at_ms,
+        record.entered_ms,
+        record.created_ms,
+        record.started_ms,
+        record.attempts_made,
+        record.name,
+        record.options,
+        record.custom_id,
+        None if key_of is None else claim_row(key_of, record.claim),
+        None if side is None else side_row(side),
+        data if len(data) <= INLINE_BYTES else None,
+        result if result is None or len(result) <= INLINE_BYTES else None,
+        record.result_size,
+    )
+    # a short one is in the row: nothing to keep or to take back
+    if result is not None and (dirty.results or len(result) > INLINE_BYTES):
+        dirty.result(job_id, result, -1)
+    starts = dirty.starts
+    if starts and starts[0].record is record:
+        # its run has ended: the cut need not look at it, and its delivery can go now
+        starts.popleft()
 
 
 def mark_data(queue: QueueState, record: JobRecord, before: bytes) -> None:

@@ -11,7 +11,6 @@ from ..model.claim import Claim
 from ..model.job import JobRecord
 from ..model.options import JobSpec
 from ..model.own import NAMED, Own, checked_key
-from ..model.rows import new_row
 from ..model.snapshot import JobSnapshot, new_fields
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
@@ -95,7 +94,7 @@ def push(
             elif ready.lanes is None or not ready.lanes.push(record, queue.seq):
                 ready.admit(record, queue.seq)
             if shard.dirty is not None:
-                shard.dirty.add(new_row(record, queue.name, queue.seq, now), record.data)
+                shard.dirty.add_new(record, queue.name, queue.seq, now)
             job = state.view(record.id, None, new_fields(record, queue.name, now))
         else:
             job = admitted(state, queue, record, own, now, known_done)
@@ -279,7 +278,7 @@ def push_batch(
                 if shard.dirty is None:
                     continue
                 if own is None:
-                    shard.dirty.add(new_row(record, queue.name, queue.seq, now), record.data)
+                    shard.dirty.add_new(record, queue.name, queue.seq, now)
                 else:
                     mark_new(queue, record)
             else:

@@ -1,10 +1,11 @@
 """What a shard marks is handed over once, the latest of each, and nothing of what came and went."""
 
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
-from bunqueue_py.model.job import ACTIVE, COMPLETED, PENDING, JobRecord
+from bunqueue_py.model.job import ACTIVE, COMPLETED, PENDING, Delivery, JobRecord
 from bunqueue_py.model.options import Options
 from bunqueue_py.model.rows import (
     DATA,
@@ -20,7 +21,9 @@ from bunqueue_py.model.rows import (
     record_from,
     row_of,
 )
+from bunqueue_py.ops.mark import mark_completed, mark_start, mark_starts
 from bunqueue_py.shard.dirty import Dirty
+from bunqueue_py.shard.queue_state import QueueState
 
 BIG = b"x" * (INLINE_BYTES + 1)
 OPTIONS = Options()
@@ -96,9 +99,58 @@ def test_a_cut_is_not_touched_by_what_is_marked_later(dirty: Dirty) -> None:
     assert cut.rest == {}
 
 
+# -- rows that are laid out in one go --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [b"{}", BIG])
+def test_a_plain_job_that_comes_in_is_marked_as_any_other(dirty: Dirty, data: bytes) -> None:
+    made, other = record(data=data), Dirty(lambda: None)
+    dirty.add_new(made, "emails", 7, 1)
+    other.add(row_of(made, 7), data)
+    assert dirty.fresh == other.fresh
+    assert taken(dirty) == taken(other)
+
+
+@pytest.mark.parametrize("result", [None, b"42", BIG])
+@pytest.mark.parametrize("worn", [False, True])
+def test_a_job_that_completes_is_marked_as_any_other(
+    dirty: Dirty, result: bytes | None, worn: bool
+) -> None:
+    made = record(state=COMPLETED)
+    made.started_ms, made.entered_ms, made.key = 2, 3, 7
+    made.result_size = -1 if result is None else len(result)
+    if worn:
+        made.attempts_made, made.custom_id, made.unique_key = 1, "order-17", "key"
+        made.need_side().stall_count = 1
+    mark_completed(dirty, cast(QueueState, Queue), made, result)
+    marks = taken(dirty)
+    assert marks.jobs == {"a": row_of(made, 7, result)}
+    assert marks.results == ({"a": BIG} if result is BIG else {})
+
+
+def test_a_run_that_has_ended_leaves_nothing_for_the_cut_to_look_at(dirty: Dirty) -> None:
+    runs = [Delivery(record(name, ACTIVE), name, None, None, None, True) for name in "abc"]
+    for run in runs:
+        run.record.delivery = run
+        mark_start(dirty, run)
+    first = runs[0].record
+    first.complete(5, -1)
+    mark_completed(dirty, cast(QueueState, Queue), first, None)
+    assert [run.token for run in dirty.starts] == ["b", "c"]
+    # not the oldest: the cut passes over it
+    last = runs[2].record
+    last.complete(6, -1)
+    mark_completed(dirty, cast(QueueState, Queue), last, None)
+    mark_starts(dirty)
+    found = {job_id: row and row[STATE] for job_id, row in taken(dirty).jobs.items()}
+    assert found == {"a": COMPLETED, "b": ACTIVE, "c": COMPLETED}
+
+
 FIRST_MARKS: list[Callable[[Dirty], None]] = [
     lambda dirty: dirty.add(row(), b"{}"),
+    lambda dirty: dirty.add_new(record(), "emails", 1, 1),
     lambda dirty: dirty.mark(row()),
+    lambda dirty: mark_completed(dirty, cast(QueueState, Queue), record(state=COMPLETED), None),
     lambda dirty: dirty.payload("a", BIG, 2),
     lambda dirty: dirty.result("a", BIG, -1),
     lambda dirty: dirty.tombstone("a", 2, -1),
