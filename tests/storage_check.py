@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing
 from typing import Any
 
@@ -21,6 +22,7 @@ from bunqueue_py.model.rows import (
     RUN_AT,
     SIDE,
     JobRow,
+    full_row,
     row_of,
 )
 from bunqueue_py.model.schedule import (
@@ -50,6 +52,11 @@ from bunqueue_py.storage.sqlite.rows import RowDecoder
 from bunqueue_py.stores.logs import LINES
 
 
+def full_rows(rows: Iterable[Any]) -> list[Any]:
+    """What a storage tells of its jobs, each row with all of its places."""
+    return [full_row(row) if isinstance(row, tuple) else row for row in rows]
+
+
 def check_storage(manager: QueueManager, path: str) -> None:
     """Flushes, and compares every row with its record, every setting, every result."""
     manager.flush()
@@ -57,7 +64,7 @@ def check_storage(manager: QueueManager, path: str) -> None:
     now = state.now()
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
         decoder = RowDecoder(state.options.default)
-        rows = list(stored_jobs(connection, decoder, path))
+        rows = full_rows(stored_jobs(connection, decoder, path))
         rest = {(kind, key): body for kind, key, body in stored_rest(connection, path)}
         apart = dict(connection.execute("SELECT id, data FROM results"))
     found: dict[str, JobRow] = {}

@@ -67,6 +67,13 @@ JobRow = tuple[
 stands apart. RESULT is `None` where there is no result, where it stands apart, and where the one
 on disk stays: RESULT_SIZE tells which."""
 
+PlainRow = tuple[str, str, int, int, int, str, Options, bytes]
+"""id, queue, seq, run_at, entered, name, options, payload of a job of which there is no more to say
+as it waits for its first run with priority 0, having entered its state as it was created: most of
+a long backlog, and so read back with less ado."""
+
+PLAIN_WIDTH: Final = 8
+
 ID: Final = 0
 QUEUE: Final = 1
 SEQ: Final = 2
@@ -149,6 +156,15 @@ def row_of(record: JobRecord, seq: int, result: bytes | None = None) -> JobRow:
         result if result is None or len(result) <= INLINE_BYTES else None,
         record.result_size,
     )
+
+
+def full_row(row: JobRow | PlainRow) -> JobRow:
+    """The row with all of its places."""
+    if len(row) != PLAIN_WIDTH:
+        return row
+    job_id, queue, seq, run_at, entered, name, options, data = row
+    head = (job_id, queue, seq, PENDING, 0, run_at, entered, entered, None, 0)
+    return (*head, name, options, None, None, None, data, None, -1)
 
 
 def with_result_of(row: JobRow, older: JobRow | None) -> JobRow:

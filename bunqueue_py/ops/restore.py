@@ -13,7 +13,7 @@ from ..errors import StorageError
 from ..model.claim import Claim, is_held
 from ..model.failure import Failure, bounded
 from ..model.job import ACTIVE, PENDING, Delivery, JobRecord
-from ..model.rows import ID, QUEUE, SEQ, JobRow, record_from
+from ..model.rows import ID, PLAIN_WIDTH, QUEUE, SEQ, JobRow, PlainRow, record_from
 from ..model.schedule import PROGRESS_KIND, SCHEDULE_KIND
 from ..model.window import RateWindow
 from ..shard.dirty import GROUP_KIND, HELD_KIND
@@ -122,7 +122,7 @@ def _queue_of(state: State, name: str) -> QueueState:
 
 def _restore_jobs(
     state: State,
-    rows: Iterable[JobRow | StorageError],
+    rows: Iterable[JobRow | PlainRow | StorageError],
     lost: list[JobRecord],
     broken: list[StorageError],
 ) -> tuple[dict[str, Found], int]:
@@ -144,11 +144,31 @@ def _restore_jobs(
             name = row[QUEUE]
             found = parts.get(name) or parts.setdefault(name, Found(_queue_of(state, name)))
             queue = found.queue
-        record = record_from(row, queue)
-        seq, entered_ms, options = row[SEQ], record.entered_ms, record.options
-        index[row[ID]] = record
-        if entered_ms > latest:
-            latest = entered_ms
+        if len(row) == PLAIN_WIDTH:
+            job_id, _, seq, run_at_ms, entered_ms, job_name, options, data = row
+            record = JobRecord(job_id, queue, job_name, options, 0, data)
+            record.run_at_ms = run_at_ms
+            record.entered_ms = record.created_ms = entered_ms
+            index[job_id] = record
+            if entered_ms > latest:
+                latest = entered_ms
+            if (
+                options.is_plain
+                and found.run_at_ms <= run_at_ms <= entered_ms
+                and found.entered_ms <= entered_ms
+                and found.seq < seq
+            ):
+                # what the long way below comes to
+                record.key = found.seq = seq
+                found.run_at_ms, found.entered_ms = run_at_ms, entered_ms
+                found.line.append(record)
+                continue
+        else:
+            record = record_from(row, queue)
+            seq, entered_ms, options = row[SEQ], record.entered_ms, record.options
+            index[row[ID]] = record
+            if entered_ms > latest:
+                latest = entered_ms
         if (
             record.state == PENDING
             and record.side is None

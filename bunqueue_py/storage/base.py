@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from ..clock import Clock
 from ..errors import StorageError
 from ..model.options import Options
-from ..model.rows import JobRow, Marks
+from ..model.rows import JobRow, Marks, PlainRow
 
 Cut = Callable[[], list[Marks]]
 """Begins a cut: from here on, what is marked is in the next one. Returns where the marks go."""
@@ -34,7 +34,7 @@ class Recovered(NamedTuple):
     """
 
     clean: bool
-    jobs: Iterable[JobRow | StorageError]
+    jobs: Iterable[JobRow | PlainRow | StorageError]
     rest: Iterable[tuple[str, str, Any]]
 
 

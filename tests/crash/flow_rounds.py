@@ -8,7 +8,6 @@ import sqlite3
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from bunqueue_py import QueueManager
 from bunqueue_py.model.job import COMPLETED, FAILED, GATED, JobRecord
@@ -32,7 +31,7 @@ from bunqueue_py.storage.sqlite.rows import RowDecoder
 from bunqueue_py.stores.dependencies import DEAD, DONE, GONE, LIVE
 from tests.crash.books import Journal
 from tests.crash.rounds import kill_one, plan_of
-from tests.storage_check import check_storage
+from tests.storage_check import check_storage, full_rows
 from tests.unit.sqlite_files import crash_copy
 
 
@@ -71,7 +70,7 @@ def whole_or_not_at_all(path: Path, generation: int, journal: Journal, found: Fo
         with closing(sqlite3.connect(copy)) as connection:
             if not connection.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()[0]:
                 return
-            rows: list[Any] = list(stored_jobs(connection, RowDecoder(Options()), str(copy)))
+            rows = full_rows(stored_jobs(connection, RowDecoder(Options()), str(copy)))
     finally:
         for suffix in ("", "-wal", "-shm"):
             Path(f"{copy}{suffix}").unlink(missing_ok=True)

@@ -39,7 +39,7 @@ from bunqueue_py.shard.keys import seq_of
 from bunqueue_py.storage.sqlite.recovery import stored_jobs
 from bunqueue_py.storage.sqlite.rows import RowDecoder
 from tests.crash.books import Balance, Entry, Journal, balance, read_journal, recovered
-from tests.storage_check import check_storage
+from tests.storage_check import check_storage, full_rows
 from tests.unit.sqlite_files import crash_copy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -144,7 +144,7 @@ def read_books(path: Path) -> Books:
             tables = connection.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()[0]
             if not tables:
                 return {}
-            rows = list(stored_jobs(connection, RowDecoder(Options()), str(copy)))
+            rows = full_rows(stored_jobs(connection, RowDecoder(Options()), str(copy)))
             apart = dict(connection.execute("SELECT id, data FROM results"))
             strays = connection.execute(
                 "SELECT id FROM payloads UNION SELECT id FROM results EXCEPT SELECT id FROM jobs"

@@ -14,6 +14,7 @@ from bunqueue_py.model.rows import INLINE_BYTES, JobRow, row_of
 from bunqueue_py.shard.dirty import Dirty
 from bunqueue_py.storage.base import Cut
 from bunqueue_py.sync import SHARD, make_lock
+from tests.storage_check import full_rows
 
 BIG = b'"' + b"x" * INLINE_BYTES + b'"'
 OPTIONS = Options()
@@ -53,7 +54,7 @@ class Driven:
         self.storage = storage
         recovered = storage.open(serializer, OPTIONS, clock or SystemClock())
         self.clean = recovered.clean
-        self.found = list(recovered.jobs)
+        self.found = full_rows(recovered.jobs)
         self.rest = list(recovered.rest)
         self.lock = make_lock("shard 0", SHARD)
         self.dirty = Dirty(storage.marked)

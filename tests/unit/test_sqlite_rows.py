@@ -50,6 +50,7 @@ from bunqueue_py.storage.sqlite.statements import (
     variable_limit,
 )
 from bunqueue_py.types import FailureReason
+from tests.storage_check import full_rows
 
 DEFAULT = Options(max_timeline=7)
 
@@ -542,7 +543,7 @@ class Told:
 def test_a_row_among_many_that_cannot_be_understood_costs_no_other(raw: Any) -> None:
     good, others = broken(), broken(priority=7)
     told: Any = Told([good, good, raw, good, others, good])
-    found = list(stored_jobs(told, RowDecoder(DEFAULT), "jobs.db"))
+    found = full_rows(stored_jobs(told, RowDecoder(DEFAULT), "jobs.db"))
     assert isinstance(found.pop(2), UndecodableRowError)
     decoder = RowDecoder(DEFAULT)
     assert found == [decoder.row(row) for row in (good, good, good, others, good)]

@@ -211,7 +211,7 @@ def _sleep(clock: Clock, ms: int) -> None:
     clock.wait(bell, ms)
 
 
-if sys.platform == "win32":  # not tried: nobody has run this on Windows yet
+if sys.platform == "win32":  # tried with a played `msvcrt` only: nobody has run it there yet
 
     def _lock(descriptor: int, lock_path: str) -> bool:
         os.lseek(descriptor, _FAR_AWAY, os.SEEK_SET)

@@ -13,7 +13,7 @@ from typing import Any
 from ...durations import shown
 from ...errors import StorageError
 from ...model.job import PENDING
-from ...model.rows import DATA, JobRow
+from ...model.rows import DATA, JobRow, PlainRow
 from .connection import explained
 from .meta import LIMIT
 from .rows import ABSENT, COLUMNS, RowDecoder, UndecodableRowError, text_of
@@ -39,10 +39,10 @@ PROGRESS_EVERY = 100_000
 
 def stored_jobs(
     connection: Connection, decoder: RowDecoder, path: str
-) -> Generator[JobRow | StorageError, None, None]:
-    """Every job with its payload, about in the order of admission; in the place of one that cannot
-    be understood an `UndecodableRowError`. Says in the log how far it is. Raises `StorageError` if
-    the file cannot be read on."""
+) -> Generator[JobRow | PlainRow | StorageError, None, None]:
+    """Every job with its payload, about in the order of admission, a short row for one of which
+    there is little to say; in the place of one that cannot be understood an `UndecodableRowError`.
+    Says in the log how far it is. Raises `StorageError` if the file cannot be read on."""
     decode, plain = decoder.row, decoder.plain
     done, last = 0, _BEFORE_ALL
     latest, head = None, None
@@ -72,26 +72,7 @@ def stored_jobs(
                     ):
                         # what `decode` would make of it, without the call
                         name, options = head
-                        yield (
-                            job_id,
-                            queue,
-                            seq,
-                            PENDING,
-                            0,
-                            run_at,
-                            entered,
-                            entered,
-                            None,
-                            0,
-                            name,
-                            options,
-                            None,
-                            None,
-                            None,
-                            data,
-                            None,
-                            -1,
-                        )
+                        yield job_id, queue, seq, run_at, entered, name, options, data
                         continue
                     if data.__class__ is not bytes:
                         raw = _with_payload(connection, raw)
