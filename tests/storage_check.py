@@ -42,6 +42,7 @@ from bunqueue_py.ops.outcomes import (
     proof_body,
 )
 from bunqueue_py.ops.tally import MINUTES_KIND
+from bunqueue_py.ops.webhooks import WEBHOOK_KIND
 from bunqueue_py.shard.dirty import GROUP_KIND, HELD_KIND, group_name, held_name, minutes_name
 from bunqueue_py.shard.keys import seq_of
 from bunqueue_py.shard.settings import group_body, settings_body
@@ -107,6 +108,9 @@ def check_storage(manager: QueueManager, path: str) -> None:
         come = rest.pop((PROGRESS_KIND, name), None)
         assert come is not None, "a scheduler without progress"
         assert come[2:] == list(schedule.progress), "how far a scheduler has come"
+    for hook in state.webhooks.views():
+        kept = _as_json(state.webhooks.body(hook.id))
+        assert rest.pop((WEBHOOK_KIND, hook.id), None) == kept, "a webhook"
     _ties(state, rest)
     assert not rest, "something on disk of which memory knows nothing"
 
