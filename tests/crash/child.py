@@ -18,7 +18,7 @@ from bunqueue_py import Ack, Backoff, Deduplication, JobSpec, ManagerConfig, Que
 from bunqueue_py.errors import DuplicateJobError, JobStateError
 from bunqueue_py.model.job import ACTIVE, FAILED, PENDING
 from bunqueue_py.model.options import JobOptions
-from bunqueue_py.ops import cut
+from bunqueue_py.ops import cut, finish
 from bunqueue_py.shard.dirty import Dirty
 from tests.crash.books import Ledger, Op, payload
 
@@ -97,9 +97,10 @@ def inject(journal: Journal, killer: Killer) -> None:
 
     sqlite3.connect = connect_to_ours  # type: ignore[assignment]
 
-    for name in ("add", "mark", "tombstone", "result", "payload", "keep", "swap"):
+    for name in ("add", "add_new", "mark", "tombstone", "result", "payload", "keep", "swap"):
         point = "swap" if name == "swap" else "mark"
         setattr(Dirty, name, _around(killer, point, getattr(Dirty, name)))
+    finish.mark_completed = _around(killer, "mark", finish.mark_completed)
 
     from bunqueue_py.storage.sqlite.commits import Committer
 
