@@ -226,6 +226,28 @@ def record_from(row: JobRow, queue: Any, data: bytes | None = None) -> JobRecord
     return record
 
 
+def plain_record(
+    job_id: str, queue: Any, run_at: int, entered: int, name: str, options: Options, data: bytes
+) -> JobRecord:
+    """The record that a `PlainRow` was taken of, which stands nowhere yet."""
+    record: JobRecord = _new(JobRecord)
+    record.id = job_id
+    record.queue = queue
+    record.name = name
+    record.options = options
+    record.data = data
+    # mostly the same moment: one object then, for a million jobs that is 32 MB
+    record.run_at_ms = entered if run_at == entered else run_at
+    record.entered_ms = record.created_ms = entered
+    # not a transition: this is the state in which the record comes into being
+    record.state = PENDING
+    record.priority = record.attempts_made = 0
+    record.key = record.result_size = NOWHERE
+    record.started_ms = record.delivery = record.last_token = None
+    record.custom_id = record.unique_key = record.claim = record.side = None
+    return record
+
+
 _new = JobRecord.__new__
 
 
