@@ -7,6 +7,10 @@ from typing import NamedTuple
 MEMORY = ("MemoryMachine 150 50",)
 SQLITE = ("SqliteMachine 60 40",)
 RESTART = "tests/unit/test_schedulers_restart.py"
+UNLIKE = (
+    "tests/unit/test_recovery.py"
+    "::test_one_job_unlike_the_others_takes_its_turn_after_a_kill_as_before"
+)
 
 
 class Mutation(NamedTuple):
@@ -181,6 +185,20 @@ MUTATIONS = (
         r"mark_starts\(shard\.dirty\)",
         "shard.dirty.starts.clear()",
         SQLITE,
+    ),
+    Mutation(
+        "an end takes back the start of another run",
+        "ops/mark.py",
+        r"if starts and starts\[0\]\.record is record:",
+        "if starts:",
+        (*SQLITE, "tests/unit/test_dirty.py"),
+    ),
+    Mutation(
+        "a job that came due late stands before its turn after a restart",
+        "ops/restore.py",
+        r"(options\.is_plain\n\s+and )found\.run_at_ms <= run_at_ms <= entered_ms",
+        r"\1True",
+        (*SQLITE, UNLIKE),
     ),
     Mutation(
         "a held key forgotten by a restart",
