@@ -260,6 +260,7 @@ def test_a_durable_job_that_is_cancelled_is_on_disk(tmp_path: Any) -> None:
 
 
 def test_interrupted_by_closing_gives_the_job_back_and_any_other_reason_is_a_failure() -> None:
+    """B065."""
     with Harness() as h:
         queue = h.queue("q")
 
