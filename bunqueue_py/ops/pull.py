@@ -21,7 +21,7 @@ from ..types import ANY, GroupChoice, JobState
 from .careful import hand_over, is_alone
 from .expire import expire, is_expired
 from .finish import emit
-from .mark import MAX_STARTS, mark_start
+from .mark import mark_start
 from .push import find_queue
 from .recover import enter
 
@@ -372,13 +372,8 @@ def _start(
             arm_timeout(state, queue, delivery, now)
         if state.events.any:
             emit(state, queue, "active", record.id, now)
-    dirty = shard.dirty
-    if begun and dirty is not None:
-        # what `mark_start` does, in line, but for many
-        if dirty.touched and len(dirty.starts) < MAX_STARTS:
-            dirty.starts.append(delivery)
-        else:
-            mark_start(dirty, delivery)
+    if begun and shard.dirty is not None:
+        mark_start(shard.dirty, delivery)
     # fields_of, in line
     return state.view(
         record.id,

@@ -125,8 +125,8 @@ def _collector_at_rest() -> Iterator[None]:
         # the application's choice, or another opening's, which will see to it
         yield
         return
-    gc.disable()
     try:
+        gc.disable()
         yield
     finally:
         gc.enable()
