@@ -22,7 +22,7 @@ from ..shard.keys import departed_key
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
-from .admit import admitted, group_full
+from .admit import admit, group_full
 from .finish import emit
 from .mark import mark_new
 from .recover import enter
@@ -198,7 +198,7 @@ def _apply(
         next_ms = None
     if state.storage is None:
         _tell(state, schedule, "cron_fired", verdict.planned_ms, now, record.id)
-        admitted(state, schedule.queue, record, own, now)
+        admit(state, schedule.queue, record, own, now)
     else:
         _stage(state, schedule, record, own, verdict.planned_ms, now)
     schedule.progress = Progress(
@@ -325,12 +325,12 @@ def _publish(state: State, item: Staged) -> None:
         now = state.now()
         shard.gate = BROKEN
         _tell(state, schedule, "cron_fired", item.planned_ms, now, record.id)
-        job = admitted(state, queue, record, item.own, now)
+        job, _ = admit(state, queue, record, item.own, now)
         dirty = shard.dirty
         assert dirty is not None
         # the writer knows of it: should it leave at once, it leaves the file too
         dirty.fresh.discard(record.id)
-        if job._id != record.id:
+        if job is not record:
             # since it was staged, its id or key has gone to another
             dirty.tombstone(record.id, len(record.data), -1)
             _tell(state, schedule, "cron_skipped", item.planned_ms, now, reason="duplicate")
