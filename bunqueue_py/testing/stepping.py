@@ -129,10 +129,7 @@ class SteppedCrew(Crew):
     @property
     def is_busy(self) -> bool:
         """Whether it has anything in hand."""
-        for slot in self.slots:
-            if slot.current is not None or slot.queued or slot.held:
-                return True
-        return False
+        return any(slot.current is not None or slot.queued or slot.held for slot in self.slots)
 
     def may_run(self, now: int, wall: int) -> bool:
         """Whether a step would find a job, as far as that can be told without taking it."""
