@@ -10,7 +10,6 @@ import pytest
 from bunqueue_py import Job, JobSpec, KeepJobs
 from bunqueue_py.testing import Harness, history
 
-
 PARTS = (
     "id name data state created_at run_at started_at tags token priority attempt max_attempts "
     "custom_id"
