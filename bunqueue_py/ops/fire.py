@@ -151,14 +151,15 @@ def _judge(state: State, schedule: Schedule, clock: int) -> _Verdict | None:
         return None
     schedules = state.schedules
     until = schedules.missed_by_wall if timing.by_wall else schedules.missed_by_time
-    next_ms = timing.following(planned if resume is None else resume, clock)
     missed = resume is None and planned < until
-    first = planned if missed else timing.next_ms(planned if resume is None else resume)
-    count = 0
-    if missed or (first is not None and first <= clock):
-        assert first is not None
-        bound = COUNTED if state.events.any else 1
-        count = timing.count(first, clock, bound)
+    begin = planned if resume is None else resume
+    first = planned if missed else timing.next_ms(begin)
+    if not missed and (first is None or first > clock):
+        # in time, as nearly always: then that is the next
+        return _Verdict(planned, 0, True, first)
+    assert first is not None
+    count = timing.count(first, clock, COUNTED if state.events.any else 1)
+    next_ms = timing.following(begin, clock)
     return _Verdict(planned, count, not missed or definition.catch_up, next_ms)
 
 

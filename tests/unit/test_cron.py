@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
@@ -194,3 +195,18 @@ def test_without_the_extra_the_error_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, "cronsim", None)
     with pytest.raises(CronError, match=r"pip install bunqueue-py\[cron\]"):
         CronExpression("* * * * *")
+
+
+@pytest.mark.parametrize("tz", ["UTC", "Europe/Rome", "America/New_York", "Australia/Lord_Howe"])
+@pytest.mark.parametrize("expression", ["* * * * *", "0 */2 * * *", "*/20 2 * * MON", "0 0 29 2 *"])
+def test_what_it_remembers_of_its_last_answer_changes_no_other(expression: str, tz: str) -> None:
+    asked_before = CronExpression(expression, tz)
+    dice = random.Random(expression + tz)
+    # the epoch, days on which clocks are moved, and the end of the calendar
+    places = [0, 1901152800, 1901235600, 1917738000, 1920382200, 253402300799 - 90_000]
+    for _ in range(40):
+        after = (dice.choice(places) + dice.randrange(-90_000, 90_000)) * 1000
+        for _ in range(2):
+            found = asked_before.next_ms(after)
+            assert found == CronExpression(expression, tz).next_ms(after), after
+            after = after if found is None else found

@@ -92,7 +92,10 @@ class ModelSchedule:
         self.planned, self.resume = first, None
         if self.wish.immediately:
             self.planned = self.resume = clock
-            if self.wish.times.by_wall and (first - clock) * 2 < self.wish.times.next(first) - first:
+            if (
+                self.wish.times.by_wall
+                and (first - clock) * 2 < self.wish.times.next(first) - first
+            ):
                 self.resume = first
 
     def is_done(self) -> bool:
