@@ -188,13 +188,10 @@ class ScheduleMachine(RuleBasedStateMachine):
 
     # -- schedulers --------------------------------------------------------------------------
 
-    def upsert(self, name: str, asked: Any) -> None:
-        times, options = asked
-        self.put(name, times, Wish(times_of(times)[0], **dict.fromkeys(options, True)))
-
     @rule(name=NAMES, asked=WISH)
-    def upsert_another(self, name: str, asked: Any) -> None:
-        self.upsert(name, asked)
+    def upsert(self, name: str, asked: Any) -> None:
+        times, flags = asked
+        self.put(name, times, Wish(times_of(times)[0], **dict.fromkeys(flags, True)))
 
     @rule(name=NAMES)
     def upsert_the_same(self, name: str) -> None:

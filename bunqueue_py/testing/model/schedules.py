@@ -125,10 +125,10 @@ class ModelSchedules:
         self._offset = wall - now
         self._until = {False: now - (grace or 0), True: wall - (grace or 0)}
         for schedule in self.by_id.values():
-            if schedule.wish.times.by_wall and wall < schedule.seen_wall - WRONG:
-                if schedule.planned is not None:
-                    schedule.planned = schedule.wish.times.next(wall)
-                    schedule.seen_wall = wall
+            by_wall = schedule.wish.times.by_wall and schedule.planned is not None
+            if by_wall and wall < schedule.seen_wall - WRONG:
+                schedule.planned = schedule.wish.times.next(wall)
+                schedule.seen_wall = wall
 
     def upsert(self, name: str, wish: Wish, now: int, wall: int) -> None:
         """See `QueueSchedulers.upsert`."""
