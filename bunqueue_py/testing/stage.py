@@ -44,6 +44,7 @@ class Stage:
         self.jobs = Jobs(lambda: self.manager)
         self.errors: dict[str, BaseException] = {}
         self.workers: list[Worker] = []
+        self._crews: tuple[SteppedCrew, ...] = ()
         self.cast: list[tuple[Worker, str, Any, dict[str, Any]]] = []
         self.runs = 0
         self.depth = 0
@@ -81,12 +82,14 @@ class Stage:
         """A worker starts."""
         assert isinstance(worker, Worker)
         self.workers.append(worker)
+        self._crews = (*self._crews, _crew(worker))
 
     def left(self, worker: Closable) -> None:
         """A worker has ended; its listeners hear the rest."""
         assert isinstance(worker, Worker)
         if worker in self.workers:
             self.workers.remove(worker)
+            self._crews = tuple(map(_crew, self.workers))
         if worker._listeners.mailbox is not None:
             worker._listeners.mailbox.drain()
 
@@ -128,9 +131,9 @@ class Stage:
 
     # -- what happens now --------------------------------------------------------------------
 
-    def crews(self) -> list[SteppedCrew]:
+    def crews(self) -> tuple[SteppedCrew, ...]:
         """The crews of the workers that take jobs, in the order in which those started."""
-        return [_crew(worker) for worker in self.workers]
+        return self._crews
 
     def duties(self) -> bool:
         """What background threads would do now: heartbeats, deadlines, listeners. Says whether
@@ -149,8 +152,9 @@ class Stage:
             did = True
         heard = manager.events.drain() if len(state.events.entries) > 1 else 0
         for worker in tuple(self.workers):
-            if worker._listeners.mailbox is not None:
-                heard += worker._listeners.mailbox.drain()
+            mailbox = worker._listeners.mailbox
+            if mailbox is not None:
+                heard += mailbox.drain()
         return did or heard > 0
 
     def sweep(self) -> None:
@@ -353,6 +357,7 @@ class Stage:
             worker._stopping = True
             worker._ended.set()
         self.workers.clear()
+        self._crews = ()
         if self.manager.kept is None:
             self.crashed_in_memory_at = self.clock.timeline_ms()
         self.manager.crash()
