@@ -262,12 +262,7 @@ class Harness:
         if name is not None:
             checked_name(name, "name")
         stage = self._stage
-        # by their events: those of schedulers nobody adds by a call
-        ids = dict.fromkeys(
-            event[2]
-            for event in stage.history
-            if event[0] == "pushed" and event[1] == queue_name and event[2] is not None
-        )
+        ids = stage.history.added(queue_name)
         # one that a scheduler added and that is gone, without a run, left nothing to show
         every = [job for job in map(self._known, ids) if job is not None]
         found = [

@@ -4,7 +4,6 @@ older ones in a form that takes a fraction of the memory."""
 from __future__ import annotations
 
 import marshal
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +25,8 @@ class History:
         self._packed: list[bytes | list[RawEvent]] = []
         self._recent: list[RawEvent] = []
         self.append: Callable[[RawEvent], None] = self._recent.append
+        self._added: dict[str, dict[str, None]] = {}
+        self._looked = 0
 
     def __len__(self) -> int:
         return len(self._packed) * CHUNK + len(self._recent)
@@ -47,6 +48,15 @@ class History:
             found = self._chunk(at)[offset:]
             first += len(found)
             yield from found
+
+    def added(self, queue: str) -> list[str]:
+        """The ids of the jobs that came into that queue; those of schedulers too, which nobody adds
+        by a call. Looks at what is new since it was asked last."""
+        for kind, name, job_id, _, _, _ in self.since(self._looked):
+            self._looked += 1
+            if kind == "pushed" and job_id is not None:
+                self._added.setdefault(name, {})[job_id] = None
+        return list(self._added.get(queue, ()))
 
     def __iter__(self) -> Iterator[RawEvent]:
         return self.since(0)
@@ -75,27 +85,49 @@ def _packed(events: list[RawEvent]) -> bytes | list[RawEvent]:
 
 class Jobs:
     """Jobs as they were when they were added or ran, by id. Which chunk one is in follows from the
-    number that its id begins with, so `put` and `get` are O(1) amortised while those that are asked
-    for are near each other."""
+    number that its id begins with: of those, all but the newest are packed, once and for all. What
+    is put into one of them later stands beside them, unpacked."""
 
     def __init__(self, manager: Callable[[], Any]) -> None:
         self._manager = manager
-        self._open: OrderedDict[int, dict[str, Job]] = OrderedDict()
+        self._open: dict[int, dict[str, Job]] = {}
         self._packed: dict[int, bytes | dict[str, Job]] = {}
+        self._later: dict[str, Job] = {}
+        #: the packed chunk that was asked for last, as it is unpacked
+        self._asked: tuple[int, dict[str, Job]] = (-1, {})
         #: what many jobs share, by number, and the numbers
         self._shared: list[tuple[Any, ...]] = []
         self._numbers: dict[tuple[Any, ...], int] = {}
 
     def put(self, job: Job) -> None:
         """Remembers the job, in the place of what was known of it."""
-        self._of(_chunk_of(job._id))[job._id] = job
+        chunk = _chunk_of(job._id)
+        there = self._open.get(chunk)
+        if there is None:
+            if chunk in self._packed:
+                self._later[job._id] = job
+                return
+            there = self._open[chunk] = {}
+            if len(self._open) > OPEN:
+                oldest = next(iter(self._open))
+                self._packed[oldest] = self._pack(self._open.pop(oldest))
+        there[job._id] = job
 
     def get(self, job_id: str) -> Job | None:
         """The job as it was; `None` if there never was one."""
+        job = self._later.get(job_id)
+        if job is not None:
+            return job
         chunk = _chunk_of(job_id)
-        if chunk in self._open or chunk in self._packed:
-            return self._of(chunk).get(job_id)
-        return None
+        there = self._open.get(chunk)
+        if there is None:
+            if chunk != self._asked[0]:
+                packed = self._packed.get(chunk)
+                if packed is None:
+                    return None
+                self._asked = chunk, self._unpacked(packed)
+            there = self._asked[1]
+        return there.get(job_id)
 
     def __contains__(self, job_id: str) -> bool:
         return self.get(job_id) is not None
@@ -105,16 +137,6 @@ class Jobs:
         if job is None:
             raise KeyError(job_id)
         return job
-
-    def _of(self, chunk: int) -> dict[str, Job]:
-        found = self._open.get(chunk)
-        if found is None:
-            packed = self._packed.pop(chunk, None)
-            found = self._open[chunk] = {} if packed is None else self._unpacked(packed)
-            if len(self._open) > OPEN:
-                oldest, jobs = self._open.popitem(last=False)
-                self._packed[oldest] = self._pack(jobs)
-        return found
 
     def _pack(self, jobs: dict[str, Job]) -> bytes | dict[str, Job]:
         rows = []
