@@ -135,7 +135,8 @@ def _fire(state: State, schedule: Schedule, has_worker: Callable[[str], bool]) -
         else:
             schedule.progress = progress._replace(planned_ms=verdict.next_ms, resume_ms=None)
         mark_progress(state, queue, schedule)
-        arm(state, schedule, schedule.progress.planned_ms)
+        # the pass that this is in tells the alarm when the next is due
+        state.schedules.arm(schedule, schedule.progress.planned_ms)
         shard.gate = OPEN
     if shard.after:
         shard.call_after()

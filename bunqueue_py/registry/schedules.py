@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Any, NamedTuple
 
 from ..model.claim import AnyClaim
@@ -92,18 +92,19 @@ class _Index:
 
     def leave(self) -> None:
         """A scheduler has left its entry."""
-        heap, by_wall = self.heap, self._by_wall
+        heap = self.heap
         self._stale += 1
         if self._stale > SWEEP_AT and self._stale * 2 > len(heap):
             # without those that came back to where an entry of theirs still was
             heap[:] = {entry[:2]: entry for entry in heap if self._counts(entry)}.values()
             heapify(heap)
             self._stale = 0
-        while heap:
-            moment, _, schedule = heap[0]
-            if schedule.armed_ms == moment and schedule.armed_by_wall is by_wall:
-                return
-            heappop(heap)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """The head counts again."""
+        while self._stale and self.heap and not self._counts(self.heap[0]):
+            heappop(self.heap)
             self._stale -= 1
 
     def due(self, clock: int, limit: int) -> list[tuple[int, Schedule]]:
@@ -227,10 +228,16 @@ class Schedules:
         is by the timeline."""
         by_wall = schedule.definition.timing.by_wall
         with self._lock:
-            if schedule.armed_ms != at_ms or schedule.armed_by_wall is not by_wall:
+            index = self._by_wall if by_wall else self._by_time
+            heap = index.heap
+            if at_ms is not None and heap and heap[0][2] is schedule:
+                # it is its turn, and it moves on
+                schedule.armed_ms = at_ms
+                heapreplace(heap, (at_ms, schedule.number, schedule))
+                index.tidy()
+            elif schedule.armed_ms != at_ms or schedule.armed_by_wall is not by_wall:
                 if at_ms is not None:
-                    index = self._by_wall if by_wall else self._by_time
-                    heappush(index.heap, (at_ms, schedule.number, schedule))
+                    heappush(heap, (at_ms, schedule.number, schedule))
                 self._move(schedule, at_ms, by_wall)
             if at_ms is None:
                 return None

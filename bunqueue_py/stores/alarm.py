@@ -41,7 +41,10 @@ class Alarm:
         with self._lock:
             if due_ms < self.due_ms:
                 self.due_ms = due_ms
-                self._ring()
+                # `_ring`, in line
+                if not self._rung:
+                    self._rung = True
+                    self._bell.release()
 
     def ring(self) -> None:
         """Wakes the sleeper whatever the moment."""

@@ -11,9 +11,13 @@ from ..client.job import Job
 from ..model.events import RawEvent
 
 CHUNK = 1 << 10
-"""So many events, or jobs, are packed together."""
+"""So many events are packed together."""
 
-OPEN = 16
+SHARED = 11
+"""Jobs are packed together if so many characters of their ids are alike: these are numbered in
+hexadecimal, in the order of their making, so that makes 256 (see `SeededIds`)."""
+
+OPEN = 64
 """So many chunks of jobs are held unpacked."""
 
 
@@ -84,24 +88,24 @@ def _packed(events: list[RawEvent]) -> bytes | list[RawEvent]:
 
 
 class Jobs:
-    """Jobs as they were when they were added or ran, by id. Which chunk one is in follows from the
-    number that its id begins with: of those, all but the newest are packed, once and for all. What
-    is put into one of them later stands beside them, unpacked."""
+    """Jobs as they were when they were added or ran, by id. Which chunk one is in follows from what
+    its id begins with: all chunks but the newest are packed, once and for all. What is put into one
+    of those later stands beside them, unpacked."""
 
     def __init__(self, manager: Callable[[], Any]) -> None:
         self._manager = manager
-        self._open: dict[int, dict[str, Job]] = {}
-        self._packed: dict[int, bytes | dict[str, Job]] = {}
+        self._open: dict[str, dict[str, Job]] = {}
+        self._packed: dict[str, bytes | dict[str, Job]] = {}
         self._later: dict[str, Job] = {}
         #: the packed chunk that was asked for last, as it is unpacked
-        self._asked: tuple[int, dict[str, Job]] = (-1, {})
+        self._asked: tuple[str, dict[str, Job]] = ("", {})
         #: what many jobs share, by number, and the numbers
         self._shared: list[tuple[Any, ...]] = []
         self._numbers: dict[tuple[Any, ...], int] = {}
 
     def put(self, job: Job) -> None:
         """Remembers the job, in the place of what was known of it."""
-        chunk = _chunk_of(job._id)
+        chunk = job._id[:SHARED]
         there = self._open.get(chunk)
         if there is None:
             if chunk in self._packed:
@@ -118,7 +122,7 @@ class Jobs:
         job = self._later.get(job_id)
         if job is not None:
             return job
-        chunk = _chunk_of(job_id)
+        chunk = job_id[:SHARED]
         there = self._open.get(chunk)
         if there is None:
             if chunk != self._asked[0]:
@@ -166,12 +170,3 @@ class Jobs:
             fields = (queue, name, options, data, priority, state, *times, custom_id, side, key)
             jobs[job_id] = Job(manager, job_id, token, fields, duplicate)
         return jobs
-
-
-def _chunk_of(job_id: str) -> int:
-    """Ids are numbered in the order of their making: see `SeededIds`. Others, which nobody made,
-    share one chunk."""
-    try:
-        return int(job_id[:8] + job_id[9:13], 16) // CHUNK
-    except ValueError:
-        return -1

@@ -175,9 +175,8 @@ class SteppedCrew(Crew):
         window, now = self._window, self._backend.clock.timeline_ms()
         if window is not None and window.room(now) <= 0:
             return False
-        before = self.stage.runs
+        before, seen = self.stage.runs, -1
         while True:
-            seen = self._ready()
             try:
                 self._round(slot)
             except NeverEnds:
@@ -186,9 +185,12 @@ class SteppedCrew(Crew):
                 slot.current = None
                 self._pass_turn(slot)
                 raise
-            if self.stage.runs > before or self._ready() <= seen:
+            if self.stage.runs > before:
                 break
-            # so many are due that they become ready by and by
+            # so many may be due that they become ready by and by
+            last, seen = seen, self._ready()
+            if seen <= last:
+                break
         if self.stopping and not self.running:
             self._ended()
         return self.stage.runs > before

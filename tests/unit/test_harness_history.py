@@ -59,6 +59,7 @@ def test_what_is_packed_is_told_as_what_is_not(monkeypatch: pytest.MonkeyPatch) 
         plain = story(h)
         assert not h._stage.history._packed
     monkeypatch.setattr(history, "CHUNK", 4)
+    monkeypatch.setattr(history, "SHARED", 13)
     monkeypatch.setattr(history, "OPEN", 2)
     with Harness() as h:
         packed = story(h)
@@ -73,6 +74,7 @@ def test_what_cannot_be_packed_is_kept_as_it_is(monkeypatch: pytest.MonkeyPatch)
         """A text of another type."""
 
     monkeypatch.setattr(history, "CHUNK", 2)
+    monkeypatch.setattr(history, "SHARED", 13)
     monkeypatch.setattr(history, "OPEN", 1)
     with Harness() as h:
         queue = h.queue("q")
