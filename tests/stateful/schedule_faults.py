@@ -12,7 +12,7 @@ SCHEDULE_MUTATIONS = (
     Mutation(
         "a scheduler's progress apart from its job",
         "ops/fire.py",
-        r"mark_progress\(state, queue, schedule\)(\n        arm\(state, schedule, schedule\.p)",
+        r"mark_progress\(state, queue, schedule\)(\n        # the pass)",
         r"pass\1",
         (f"{RESTART}::test_a_kill_at_any_point_of_a_firing_leaves_one_job_for_the_slot",),
     ),
@@ -103,8 +103,8 @@ SCHEDULE_MUTATIONS = (
     Mutation(
         "a job repeats beyond its end",
         "ops/repeat.py",
-        r"> plan\.end_ms:\n        return None",
-        "> plan.end_ms + 10**7:\n        return None",
+        r"if plan\.end_ms is not None and \(moment if by_wall",
+        "if plan.end_ms == -1 and (moment if by_wall",
         SCHEDULES,
     ),
     Mutation(

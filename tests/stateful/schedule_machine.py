@@ -134,8 +134,12 @@ class ScheduleMachine(RuleBasedStateMachine):
 
     on_disk = False
 
-    @initialize(start=st.sampled_from(STARTS), first=st.lists(WISH, min_size=2, max_size=3))
-    def begin(self, start: datetime, first: list[Any]) -> None:
+    @initialize(
+        start=st.sampled_from(STARTS),
+        first=st.lists(WISH, min_size=2, max_size=3),
+        repeats=st.lists(TIMES, min_size=1, max_size=2),
+    )
+    def begin(self, start: datetime, first: list[Any], repeats: list[Any]) -> None:
         STATISTICS["runs"] += 1
         self.folder = TemporaryDirectory()
         self.clock = VirtualClock(start)
@@ -149,6 +153,8 @@ class ScheduleMachine(RuleBasedStateMachine):
         self.open()
         for name, (times, options) in zip("abc", first, strict=False):
             self.upsert(name, (times, options))
+        for times in repeats:
+            self.add(times, None, (None, 100_000 if isinstance(times, int) else 5_000_000))
 
     def open(self) -> None:
         self.storage = SqliteStorage(f"{self.folder.name}/jobs.db") if self.on_disk else None
@@ -245,18 +251,15 @@ class ScheduleMachine(RuleBasedStateMachine):
     @rule(
         times=TIMES,
         limit=LIMIT,
-        start=st.sampled_from([None, None, -5_000, 90_000, 4_000_000]),
-        end=st.sampled_from([None, None, 5_000_000, 90_000_000]),
+        bounds=st.sampled_from(
+            [(None, 100_000), (-5_000, 5_000_000), (90_000, None), (4_000_000, 90_000_000)]
+        ),
     )
-    def add(self, times: Any, limit: int | None, start: int | None, end: int | None) -> None:
+    def add(self, times: Any, limit: int | None, bounds: tuple[int | None, int | None]) -> None:
         rule_of, given = times_of(times)
-        moments = [None if m is None else self.wall + m for m in (start, end)]
-        repeat = Repeat(
-            **given,
-            limit=limit,
-            start=optional_moment(moments[0]),
-            end=optional_moment(moments[1]),
-        )
+        moments = [None if m is None else self.wall + m for m in bounds]
+        start, end = map(optional_moment, moments)
+        repeat = Repeat(**given, limit=limit, start=start, end=end)
         self.serial += 1
         name = f"r{self.serial}"
         self.manager.push(
@@ -266,7 +269,6 @@ class ScheduleMachine(RuleBasedStateMachine):
 
     @rule(well=st.booleans())
     def work(self, well: bool) -> None:
-        """All that is ready is done."""
         for job in self.manager.pull_batch("q", 1000):
             self.settle(job, well)
             self.model.end(job.name)
