@@ -42,22 +42,27 @@ def ask_at(state: State, moment_ms: int | None) -> None:
 
 
 def has_much_stale(shard: Shard, share: float) -> bool:
-    """Whether more than that share of the shard's deadlines is stale, as far as that is counted.
-    Takes no lock: a guess is enough to look."""
+    """Whether more than that share of the shard's deadlines is stale, as far as that is counted,
+    or a sweep of them has not come to its end. Takes no lock: a guess is enough to look."""
     deadlines = shard.deadlines
-    return deadlines.stale > SWEEP_AT and deadlines.stale > share * len(deadlines.heap)
+    if deadlines.old:
+        return True
+    return deadlines.stale > SWEEP_AT and deadlines.stale > share * len(deadlines)
 
 
-def sweep_deadlines(state: State, shard: Shard, at: int) -> tuple[int, int]:
-    """Takes the stale ones of up to 512 entries out, from that position of the heap downwards;
-    returns how many, and where to go on (below 0: nowhere)."""
+def sweep_deadlines(state: State, shard: Shard, *, begin: bool) -> tuple[int, bool]:
+    """Takes the stale ones of up to 512 deadlines out; returns how many, and whether the sweep,
+    which is begun unless one is under way, has not come to its end."""
     with shard.lock:
         if shard.gate:
             enter(state, shard)
         shard.gate = BROKEN
-        gone, at = shard.deadlines.sweep_some(at, ENTRIES_BITE)
+        deadlines = shard.deadlines
+        if begin and not deadlines.old:
+            deadlines.begin_sweep()
+        gone = deadlines.sweep_some(ENTRIES_BITE)
         shard.gate = OPEN
-    return gone, at
+        return gone, bool(deadlines.old)
 
 
 def tidy_heads(state: State, shard: Shard) -> bool:

@@ -14,6 +14,7 @@ from ..registry.task_errors import TaskErrors
 from ..stores.alarm import NEVER, Alarm
 from ..stores.duty import Duty
 from ..sync import LEAF, make_lock, spawn
+from .give_way import GiveWay, press_on
 
 _log = logging.getLogger("bunqueue_py.tasks")
 
@@ -152,6 +153,9 @@ class TaskLoop:
         self._stopping = False
         self._owed_ms: int | None = None
         self._threaded = threaded
+        self._resting = GiveWay(clock, lambda: self._stopping) if threaded else None
+        #: called by tasks between two bites, with no lock held
+        self.give_way: Callable[[], None] = self._resting or press_on
         #: hears how late each pass begins, on the loop's own thread, with no lock held
         self.on_pass: Callable[[int], None] | None = None
         #: How long after its moment the pass under way began; 0 where the caller steps.
@@ -192,6 +196,8 @@ class TaskLoop:
     def run_pass(self) -> int:
         """One pass over all tasks; sets the alarm to the earliest next due moment."""
         self._alarm.clear()
+        if self._resting is not None:
+            self._resting.begin()
         done = 0
         now = self._clock.timeline_ms()
         for task in self._tasks:

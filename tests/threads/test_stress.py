@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -271,7 +272,7 @@ def test_very_many_jobs_that_fall_due_at_once_while_others_are_pulled(
     storage: Path | None, slow_rounds: Rounds
 ) -> None:
     """B140: no pull has to move them all."""
-    n = slow_rounds(20_000, 1_000_000 if storage is None else 200_000)
+    n = slow_rounds(20_000, 1_000_000)
     clock = VirtualClock()
     config = ManagerConfig(shards=1, keep_completed=1000)
     with QueueManager(storage, clock=clock, background=False, config=config) as manager:
@@ -469,9 +470,11 @@ class CountingLock:
         return self.trace
 
 
-def most_steps(n: int, act: Callable[[QueueManager], None], advance: float) -> int:
-    """The most lines that are run in one hold of a lock while the scheduler's passes last, with n
-    active jobs."""
+Act = Callable[[QueueManager, list[Job]], None]
+
+
+def most_steps(n: int, act: Act, advance: float) -> int:
+    """The most lines that are run in one hold of a lock while that goes on, with n active jobs."""
     clock = VirtualClock()
     config = ManagerConfig(shards=1)
     with QueueManager(clock=clock, background=False, config=config) as manager:
@@ -486,29 +489,68 @@ def most_steps(n: int, act: Callable[[QueueManager], None], advance: float) -> i
         before = sys.gettrace()
         sys.settrace(lock.trace)
         try:
-            act(manager)
+            act(manager, held)
         finally:
             sys.settrace(before)
         return int(lock.most)
 
 
-def sweep_late(manager: QueueManager) -> None:
+def sweep_late(manager: QueueManager, held: list[Job]) -> None:
     manager._loop.turn()
     assert manager._state.queues["q"].active, "a late pass judges nobody"
 
 
-def sweep_all(manager: QueueManager) -> None:
+def sweep_all(manager: QueueManager, held: list[Job]) -> None:
     step(manager)
     assert not manager._state.queues["q"].active
 
 
-def give_back(manager: QueueManager) -> None:
+def give_back(manager: QueueManager, held: list[Job]) -> None:
     assert manager.release_owner("nobody") == 0
 
 
-@pytest.mark.parametrize(("act", "advance"), [(sweep_late, 60), (sweep_all, 31), (give_back, 1)])
+def end_half(manager: QueueManager, held: list[Job]) -> None:
+    """One after the other: half of the deadlines are stale then, and are swept."""
+    deadlines = manager._state.shards.shards[0].deadlines
+    for job in held[: len(held) // 2 + 100]:
+        assert manager.ack(job).applied
+    assert deadlines.old or len(deadlines) < len(held), "a sweep has begun"
+
+
+def end_all_and_look(manager: QueueManager, held: list[Job]) -> None:
+    """The earliest deadlines are all stale when the pass looks for the next one."""
+    sys.settrace(None)
+    for job in held[: len(held) // 3]:
+        manager.ack(job)
+    sys.settrace(manager._state.shards.shards[0].lock.trace)  # type: ignore[attr-defined]
+    manager.run_pending()
+    assert manager.next_due() is not None
+
+
+def clean(manager: QueueManager, held: list[Job]) -> None:
+    sys.settrace(None)
+    for job in held[: len(held) // 3]:
+        manager.ack(job)
+    state = manager._state
+    sys.settrace(state.shards.shards[0].lock.trace)  # type: ignore[attr-defined]
+    state.cleanup.arm(state.now())
+    step(manager)
+    assert len(state.shards.shards[0].deadlines) == len(held) - len(held) // 3
+
+
+@pytest.mark.parametrize(
+    ("act", "advance"),
+    [
+        (sweep_late, 60),
+        (sweep_all, 31),
+        (give_back, 1),
+        (end_half, 1),
+        (end_all_and_look, 1),
+        (clean, 1),
+    ],
+)
 def test_one_hold_of_a_lock_is_bounded_however_many_jobs_are_active(
-    slow_rounds: Rounds, act: Callable[[QueueManager], None], advance: float
+    slow_rounds: Rounds, act: Act, advance: float
 ) -> None:
     few, many = 3_000, slow_rounds(9_000, 100_000)
     of_few, of_many = most_steps(few, act, advance), most_steps(many, act, advance)
@@ -518,41 +560,68 @@ def test_one_hold_of_a_lock_is_bounded_however_many_jobs_are_active(
 
 
 IDLE = """
-    import resource, sys, threading, time
+    import os, resource, sys, threading, time
     from bunqueue_py import Queue, QueueManager, Worker
-    with QueueManager(sys.argv[2] or None) as manager:
+
+    seconds, path, kind = float(sys.argv[1]), sys.argv[2] or None, sys.argv[3]
+    ran = threading.Semaphore(0)
+
+    def handler(job):
+        ran.release()
+
+    async def coroutine(job):
+        ran.release()
+
+    with QueueManager(path) as manager:
         queue = Queue("q", manager)
-        ran = threading.Semaphore(0)
-        workers = [Worker(queue, lambda job: ran.release()).start() for _ in range(20)]
+        function = handler if kind == "thread" else coroutine
+        # the beat looks once more, a third of that after a job has run
+        workers = [Worker(queue, function, lock_duration=3).start() for _ in range(20)]
         for _ in range(40):
             queue.add("n")
         for _ in range(40):
             assert ran.acquire(timeout=30)
         manager.flush()
-        time.sleep(3)  # the writer tidies its log after a while
-        before = resource.getrusage(resource.RUSAGE_SELF)
-        time.sleep(float(sys.argv[1]))
-        after = resource.getrusage(resource.RUSAGE_SELF)
-        print(after.ru_nvcsw - before.ru_nvcsw)
+        time.sleep(4)  # the writer tidies its log after a while
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+        os.write(2, b"idle\\n")
+        time.sleep(seconds)
+        os.write(2, b"done\\n")
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before)
 """
+STRACE = shutil.which("strace")
+
+
+def calls_between(log: str) -> list[str]:
+    """What strace saw between the two marks."""
+    lines = log.splitlines()
+    begin = next(i for i, line in enumerate(lines) if 'write(2, "idle' in line)
+    end = next(i for i, line in enumerate(lines) if 'write(2, "done' in line)
+    return lines[begin + 1 : end]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs getrusage")
-def test_twenty_idle_workers_sleep(storage: Path | None, slow_rounds: Rounds) -> None:
-    """Each wake-up of a thread would be a context switch; the one is the test's own sleep."""
+@pytest.mark.parametrize("kind", ["thread", "async"])
+def test_twenty_idle_workers_sleep(
+    storage: Path | None, slow_rounds: Rounds, kind: str, tmp_path: Path
+) -> None:
+    """Not one system call of any thread, but for the test's own sleep. Where there is no strace
+    the context switches tell: each wake-up would be one."""
+    log = tmp_path / "calls"
+    trace = [STRACE, "-f", "-qq", "-o", str(log)] if STRACE else []
+    script = [sys.executable, "-c", textwrap.dedent(IDLE)]
+    arguments = [str(slow_rounds(2, 10)), str(storage or ""), kind]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            textwrap.dedent(IDLE),
-            str(slow_rounds(2, 10)),
-            str(storage or ""),
-        ],
+        [*trace, *script, *arguments],
         capture_output=True,
         text=True,
         timeout=PATIENCE,
         check=True,
     )
+    if STRACE:
+        calls = calls_between(log.read_text())
+        slept = [call for call in calls if "clock_nanosleep" in call or "select" in call]
+        assert len(slept) == len(calls) == 1, calls[:20]
     assert int(done.stdout) <= 2, f"{done.stdout} wake-ups"
 
 

@@ -116,13 +116,14 @@ def test_a_sweep_in_bites_takes_out_the_stale_and_nothing_else(
         deadlines.push((i * 37) % 50, TTL, record)
     for record in records[::stale_every]:
         manager.remove(record.id)
-    at, gone = len(deadlines.heap), 0
-    while at >= 0:
-        taken, at = deadlines.sweep_some(at, bite)
-        gone += taken
+    deadlines.begin_sweep()
+    gone = 0
+    while deadlines.old:
+        gone += deadlines.sweep_some(bite)
         deadlines.check()
     live = {record.id for record in records} & set(manager._state.index)
-    assert sorted(entry[3].id for entry in deadlines.heap) == sorted(live)  # type: ignore[union-attr]
+    left: list[Any] = [entry[3] for entry in deadlines.entries()]
+    assert sorted(record.id for record in left) == sorted(live)
     assert gone == len(records[::stale_every])
 
 
@@ -451,5 +452,5 @@ def test_leases_that_have_ended_do_not_lie_about(
     pass_time(manager, clock, 999)
     manager.heartbeat_batch(held)
     pass_time(manager, clock, 900)
-    assert len([e for e in deadlines.heap if e[2] == LEASE]) == 200
+    assert len([e for e in deadlines.entries() if e[2] == LEASE]) == 200
     assert all(job.refresh().state == "active" for job in live)
