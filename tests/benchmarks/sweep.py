@@ -53,6 +53,10 @@ class Bench:
         return next(line.runs for line in self.state.errors.lines() if line.name == name)
 
 
+Act = Callable[[Bench], Callable[[], bool]]
+"""Begins something, and returns what says whether it is over."""
+
+
 def calm(bench: Bench) -> Callable[[], bool]:
     """Nothing happens."""
     return lambda: False
@@ -80,7 +84,7 @@ def clean(bench: Bench) -> Callable[[], bool]:
     return lambda: bench.runs("clean-up") > before
 
 
-PASSES: dict[str, Callable[[Bench], Callable[[], bool]]] = {
+PASSES: dict[str, Act] = {
     "calm": calm,
     "late pass": forgive,
     "leases expire": expire,
@@ -88,9 +92,7 @@ PASSES: dict[str, Callable[[Bench], Callable[[], bool]]] = {
 }
 
 
-def samples_of(
-    act: Callable[[Bench], Callable[[], bool]], active: int
-) -> tuple[list[float], float]:
+def samples_of(act: Act, active: int) -> tuple[list[float], float]:
     """Microseconds of each push and pull while that goes on beside, and for how many seconds."""
     bench = Bench(active)
     manager, found = bench.manager, []
