@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from bunqueue_py import Deduplication, JobState, ManagerConfig, Queue, QueueManager
+from bunqueue_py import Deduplication, ManagerConfig, Queue, QueueManager
 from bunqueue_py.ops.query import check
 from bunqueue_py.testing import Harness, VirtualClock
 from tests.storage_check import check_storage
@@ -113,9 +113,12 @@ def test_finished_jobs_that_made_room_are_off_the_file_and_what_waits_for_them_g
         assert (counts.delayed, counts.waiting_children) == (30, 1)
         assert jobs[0].id not in kept
         clock.advance(hours=2)
+        seen = []
         while job := manager.pull(queue):
+            seen.append(job.id)
             manager.ack(job)
-        assert manager.get_state(dependent.id) is JobState.COMPLETED
+        assert sorted(seen) == sorted([dependent.id, *(job.id for job in waiting)])
+        assert manager.wait_for(dependent, timeout=0) is None
 
 
 def test_what_an_owner_gave_back_is_uncharged_after_a_crash_and_what_another_held_is_lost(
