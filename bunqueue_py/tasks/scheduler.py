@@ -150,6 +150,9 @@ class TaskLoop:
         self._lock = make_lock(f"loop {name}", LEAF)
         self._tasks: tuple[Task, ...] = ()
         self._thread: threading.Thread | None = None
+        #: the thread that serves it, as that says itself: there is no second one, whatever lands
+        #: between its start and the note of it
+        self._runner: threading.Thread | None = None
         self._stopping = False
         self._owed_ms: int | None = None
         self._threaded = threaded
@@ -235,7 +238,7 @@ class TaskLoop:
         with self._lock:
             self._stopping = True
         self._alarm.ring()
-        thread = self._thread
+        thread = self._runner or self._thread
         if thread is None or thread is threading.current_thread():
             return True
         thread.join(timeout)
@@ -262,6 +265,10 @@ class TaskLoop:
         return max(0, now - (self._alarm.due_ms if owed is None else owed))
 
     def _run(self) -> None:
+        with self._lock:
+            if self._runner is not None:
+                return
+            self._runner = threading.current_thread()
         while not self._stopping:
             self.turn()
             if not self._stopping:
