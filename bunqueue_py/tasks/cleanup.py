@@ -71,7 +71,7 @@ class Cleanup:
         for shard in state.shards.shards:
             self._completions[shard.index] = shard.completions
             yield from self._sweep(shard)
-            yield int(tidy.tidy_heads(state, shard))
+            yield from self._tidy_heads(shard)
             yield from self._tidy_queues(shard)
             shard.call_after()
         trim(state, self._give_way)
@@ -86,6 +86,16 @@ class Cleanup:
         while left:
             gone, left = tidy.sweep_deadlines(self._state, shard, begin=False)
             yield gone
+
+    def _tidy_heads(self, shard: Shard) -> Iterator[int]:
+        if not tidy.has_stale_heads(shard):
+            return
+        names, begin = iter(list(shard.queues)), True
+        while bite := list(islice(names, tidy.KEYS_BITE)):
+            tidy.push_heads(self._state, shard, bite, begin=begin)
+            begin = False
+            yield 0
+        yield tidy.end_heads(self._state, shard)
 
     def _tidy_queues(self, shard: Shard) -> Iterator[int]:
         names = iter(list(shard.queues))

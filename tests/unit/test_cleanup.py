@@ -15,6 +15,7 @@ from bunqueue_py.ops import tidy
 from bunqueue_py.ops.query import check
 from bunqueue_py.shard.deadlines import LEASE, TTL, Deadlines
 from bunqueue_py.stores.alarm import NEVER
+from bunqueue_py.tasks.cleanup import Cleanup
 from bunqueue_py.testing import VirtualClock
 
 CONFIG = ManagerConfig(shards=1)
@@ -139,7 +140,54 @@ def test_the_order_of_queues_by_their_oldest_finished_job_does_not_grow_for_ever
     assert len(heads.heap) == 500
     clock.advance(seconds=10)
     manager.run_pending()
-    assert len(manager._state.shards.shards[0].heads.heap) == 0
+    assert len(manager._state.shards.shards[0].heads) == 0
+
+
+def test_that_order_is_made_anew_a_bite_of_queues_at_a_time_and_misses_none(
+    manager: QueueManager, clock: VirtualClock
+) -> None:
+    state, n = manager._state, 600
+    names = [f"q{i}" for i in range(n)]
+    for name in names * 4:
+        # three of each leave at once, and their entries stay
+        manager.push(name)
+        job = manager.pull(name)
+        assert job is not None
+        manager.ack(job)
+        clock.advance(milliseconds=1)
+        if state.index[job.id].queue.admitted < 4:
+            manager.remove(job)
+    shard = state.shards.shards[0]
+    assert tidy.has_stale_heads(shard)
+    cleanup = Cleanup(state)
+    steps = cleanup._tidy_heads(shard)
+    next(steps)
+    late: list[str] = []
+    for name in names[:5]:
+        # meanwhile some of them go on
+        manager.remove(manager.get_jobs(name, ["completed"])[0])
+        job = manager.push(name)
+        late.append(job.id)
+        held = manager.pull(name)
+        assert held is not None
+        manager.ack(held)
+        clock.advance(milliseconds=1)
+    # broken off, and begun once more
+    steps.close()
+    assert shard.heads.old
+    for _ in cleanup._tidy_heads(shard):
+        shard.heads.next_ms()
+    assert shard.heads.old == []
+    assert len(shard.heads) <= 3 * n
+    order = []
+    while (queue := shard.heads.pop()) is not None:
+        record = queue.completed.oldest()
+        assert record is not None
+        order.append(record.entered_ms)
+        manager.remove(record.id)
+        shard.heads.push(queue)
+    assert len(order) == n
+    assert order == sorted(order)
 
 
 # -- keys and limits -------------------------------------------------------------------------------
