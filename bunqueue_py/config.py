@@ -73,8 +73,8 @@ class ManagerConfig:
     half of it judges nobody. `cleanup_interval` (1 s to 1 h): how soon after a need for it the
     clean-up comes; `stale_share` (0.05 to 0.9): the part of an index that may be stale before it
     sweeps; `empty_queue_after` (1 min to 36,500 days; `None`: never): when a queue that nothing
-    is in, set for or waiting for is let go. `dependency_fallback` (1 s to 1 h): when what a finished
-    job means for others is applied, should the thread that was at it have been broken off.
+    is in, set for or waiting for is let go. `dependency_fallback` (1 s to 1 h): when what a
+    finished job means for others is applied, should the thread that was at it have been broken off.
     `worker_stale_after` and `worker_removed_after` (1 s to 1 day, 7 days): for how long a worker
     may be silent. `task_retry_delay` (0.1 s to 1 h): the wait after the first failure of a
     background task, doubling; `circuit_failures` (1 to 1,000): after so many in a row its circuit

@@ -342,10 +342,9 @@ def test_the_fallback_of_the_drain_lives_by_its_setting(
         held = manager.pull("q")
         assert held is not None
         manager.ack(held)
-        clock.advance(seconds=4.999)
-        manager.run_pending()
         assert job.refresh().state == "waiting-children"
-        clock.advance(seconds=0.001)
+        assert manager._state.alarm.due_ms == clock.timeline_ms() + 5_000
+        clock.advance(seconds=5)
         manager.run_pending()
         assert job.refresh().state == "waiting"
 
