@@ -208,4 +208,5 @@ def test_twenty_idle_workers_sleep(
         calls = calls_between(log.read_text())
         slept = [call for call in calls if "clock_nanosleep" in call or "select" in call]
         assert len(slept) == len(calls) == 1, calls[:20]
-    assert int(done.stdout) <= 2, f"{done.stdout} wake-ups"
+    else:
+        assert int(done.stdout) <= 2, f"{done.stdout} wake-ups"
