@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -83,8 +82,7 @@ def restore(state: State, recovered: Recovered) -> None:
             schedules[kind][key] = body
     lost: list[JobRecord] = []
     broken: list[StorageError] = []
-    with _collector_at_rest():
-        parts, latest = _restore_jobs(state, recovered.jobs, lost, broken)
+    parts, latest = _restore_jobs(state, recovered.jobs, lost, broken)
     shift = max(0, max(latest, *stamps(schedules[PROGRESS_KIND]), 0) - now)
     if shift:
         _turn_back(state, shift)
@@ -115,21 +113,6 @@ def restore(state: State, recovered: Recovered) -> None:
     trim(state)
     if state.index:
         _log.info("recovered %d jobs, %d runs were under way", len(state.index), len(lost))
-
-
-@contextmanager
-def _collector_at_rest() -> Iterator[None]:
-    """Has Python look for no cyclic garbage meanwhile: nothing here makes any, and to look through
-    all that has come in, again and again as it grows, takes a third of the time."""
-    if not gc.isenabled():
-        # the application's choice, or another opening's, which will see to it
-        yield
-        return
-    try:
-        gc.disable()
-        yield
-    finally:
-        gc.enable()
 
 
 def _queue_of(state: State, name: str) -> QueueState:

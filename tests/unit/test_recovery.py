@@ -5,7 +5,6 @@ A kill is a copy of the file and its log while they are in use, which is all tha
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import os
@@ -14,7 +13,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from bunqueue_py.errors import (
     StorageFullError,
     StorageLockedError,
 )
-from bunqueue_py.model.rows import JobRow, PlainRow, row_of
+from bunqueue_py.model.rows import row_of
 from bunqueue_py.ops.query import check
 from bunqueue_py.ops.restore import restore
 from bunqueue_py.storage.base import Recovered
@@ -354,34 +353,6 @@ def test_rows_that_do_not_agree_in_their_order_are_listed_by_their_moments(
     new = manager.push("q", "new")
     check(manager._state)
     assert [pulled(manager).id for _ in range(5)][-1] == new.id
-
-
-@pytest.mark.parametrize("wanted", [True, False], ids=["on", "off by the application"])
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_collector_rests_while_jobs_are_read_and_is_as_it_was_afterwards(
-    wanted: bool, fails: bool
-) -> None:
-    seen: list[bool] = []
-
-    def rows() -> Iterator[JobRow | PlainRow]:
-        for n in range(3):
-            seen.append(gc.isenabled())
-            options = manager._state.options.default
-            yield (f"job{n}", "q", n + 1, 0, 0, "default", options, b"{}")
-        if fails:
-            raise StorageError("the disk is gone")
-
-    before = gc.isenabled()
-    with QueueManager(background=False) as manager:
-        (gc.enable if wanted else gc.disable)()
-        try:
-            with pytest.raises(StorageError) if fails else nullcontext():
-                restore(manager._state, Recovered(True, rows(), []))
-            after = gc.isenabled()
-        finally:
-            (gc.enable if before else gc.disable)()
-        assert seen == [False] * 3
-        assert after is wanted
 
 
 def test_an_id_that_a_damaged_storage_tells_twice_is_one_job() -> None:
