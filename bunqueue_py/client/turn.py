@@ -61,20 +61,21 @@ class Turn:
     handler then block after all, the beat thread wrests the turn from it.
     """
 
-    __slots__ = ("_guard", "_keeper", "_line")
+    __slots__ = ("_guard", "_keeper", "line")
 
     def __init__(self) -> None:
-        self._line = threading.Lock()
+        #: whoever has it has the turn
+        self.line = threading.Lock()
         self._guard = make_lock("turn", LEAF)
         self._keeper: Slot | None = None
 
     def take(self) -> None:
         """Waits for the turn."""
-        self._line.acquire()
+        self.line.acquire()
 
     def give(self) -> None:
         """Passes the turn on."""
-        self._line.release()
+        self.line.release()
 
     def keep(self, slot: Slot) -> None:
         """The slot has the turn and runs jobs meanwhile."""
@@ -97,7 +98,7 @@ class Turn:
     def wrest(self, slot: Slot) -> None:
         """Passes on the turn that the slot keeps, if it does."""
         if self._keeper is slot and self.resume(slot):
-            self._line.release()
+            self.line.release()
 
 
 class Pace:
