@@ -16,6 +16,7 @@ from ..errors import ManagerClosedError, ValidationError
 from ..model.cancel import CLOSING
 from ..model.throttle import LogThrottle
 from ..model.window import RateWindow
+from ..offload import Offload
 from ..sync import spawn
 from .async_runs import GRACE_MS, AsyncRuns, Run, cancel_strays
 from .batches import Batch
@@ -54,6 +55,7 @@ class AsyncCrew(AsyncRuns):
         ended: Callable[[], None],
         verdicts: Verdicts,
         batch: Batch | None = None,
+        hands: Offload | None = None,
     ) -> None:
         if prefetch not in (None, 1):
             raise ValidationError(
@@ -80,6 +82,8 @@ class AsyncCrew(AsyncRuns):
         self._context: Context = Context()
         self._server: asyncio.Task[None] | None = None
         self._over = threading.Event()
+        #: the threads of the plain functions among its handlers
+        self._hands = hands
 
     # -- life --------------------------------------------------------------------------------
 
@@ -225,9 +229,15 @@ class AsyncCrew(AsyncRuns):
             run.reason = run.reason or CLOSING
             for token, job in run.left.copy().items():
                 self._release(run, job, token)
+        self._close_hands()
         if not self._over.is_set():
             self._over.set()
             self._ended()
+
+    def _close_hands(self) -> None:
+        """They end with what they are at; a handler that never returns is not waited for."""
+        if self._hands is not None:
+            self._hands.close(0)
 
     # -- the loop's part ---------------------------------------------------------------------
 
@@ -259,6 +269,7 @@ class AsyncCrew(AsyncRuns):
             self._flush()
             if self._running:
                 self._give_up()
+            self._close_hands()
             self._over.set()
             self._ended()
 

@@ -12,6 +12,7 @@ from ..errors import BunqueueError, ManagerClosedError, RateLimited, ValidationE
 from ..model.cancel import CLOSING
 from .batches import Batch, results_of
 from .crew_base import CrewBase
+from .handlers import not_awaited
 from .job import Job
 from .protocol import Backend
 
@@ -118,7 +119,7 @@ class AsyncRuns(CrewBase):
             try:
                 data = self._backend.encode(result)
             except BaseException as error:  # a serializer may raise anything
-                await self._fail(run, job, error, work_done=True)
+                await self._fail(run, job, not_awaited(result) or error, work_done=True)
                 return
         if not self._settles(run, token):
             return

@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ..sync import CONNECTION, make_lock
-from .process_child import main
+from .process_child import Orders, main
 from .wire import Message, receive, send
 
 KILL_S = 5.0
@@ -20,7 +20,7 @@ _LEAVE_S = 1.0
 class Child:
     """One process, as the parent holds it. `doomed` is why it was killed, or is about to be."""
 
-    def __init__(self, name: str, arguments: tuple[Any, ...]) -> None:
+    def __init__(self, name: str, orders: Orders) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe: Connection
         self._pipe, theirs = context.Pipe()
@@ -29,10 +29,10 @@ class Child:
         self.is_ready = False
         self.runs = 0
         self.wears_out = False
+        #: of its last runs that failed: whether the handler had returned
+        self.work_done = False
         # not a daemon in the sense of multiprocessing, which could have no processes of its own
-        self._process = context.Process(
-            target=main, args=(theirs, *arguments), name=name, daemon=False
-        )
+        self._process = context.Process(target=main, args=(theirs, orders), name=name, daemon=False)
         try:
             self._process.start()
         except BaseException:
@@ -41,6 +41,11 @@ class Child:
         finally:
             # so that its end is seen here
             theirs.close()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.is_alive()
 
     @property
     def exit_code(self) -> int | None:

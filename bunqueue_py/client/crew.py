@@ -333,7 +333,7 @@ class Crew(CrewBase):
         if "active" in self.heard:
             self._tell("active", job)
         try:
-            result = self._route(job)
+            result = slot.call(self._route, job)
         except BaseException as error:  # SystemExit and its like fail the job, not the worker
             self._failed(job, error)
         else:

@@ -67,6 +67,12 @@ class Backend(Protocol):
     instrument: Callable[[Callable[[Job], Any]], Callable[[Job], Any]]
     """What is done to every handler before it serves."""
 
+    child_instrument: str | None
+    """The path of what is done to it in a process of a worker, if anything."""
+
+    trace_carrier: Callable[[], str | None]
+    """The context of the trace in which the caller is, as text, for those processes."""
+
     def check_open(self) -> None:
         """Raises `ManagerClosedError` if the manager is closed."""
         ...

@@ -84,7 +84,7 @@ class Worker(Emitter):
     ) -> None:
         if executor == "process":
             handler = at_path(handler)
-        route = routed(handler, mixed=executor == "process")
+        route = routed(handler)
         options = checked_options(
             name,
             concurrency,
@@ -132,7 +132,7 @@ class Worker(Emitter):
         self._crew = hire(
             self._backend,
             handler,
-            route._replace(call=self._backend.instrument(route.call)),
+            route,
             CrewOptions(executor, checked_batch(batch), recycle, self._stop_with),
             queue=self._queue,
             name=self.name,
