@@ -165,9 +165,9 @@ class _Instrument:
             attributes["bunqueue.job.attempt"] = job.attempt
         else:
             attributes["messaging.batch.message_count"] = len(jobs)
-            added = [trace.get_current_span(_context_of(each)) for each in jobs]
-            found = {span.get_span_context() for span in added}
-            links = [trace.Link(context) for context in found if context.is_valid]
+            added = (trace.get_current_span(_context_of(each)).get_span_context() for each in jobs)
+            found = {context.span_id: context for context in added if context.is_valid}
+            links = [trace.Link(context) for context in found.values()]
         return self._tracer.start_span(
             f"process {job.queue}", parent, SpanKind.CONSUMER, attributes=attributes, links=links
         )
