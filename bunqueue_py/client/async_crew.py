@@ -29,6 +29,8 @@ from .verdicts import Verdicts
 MAX_CLAIM = 256
 """So many jobs are taken in one hold of the queue's lock at the most."""
 FIRST_PAUSE_MS, LAST_PAUSE_MS = 100, 30_000
+LOOK_S = 0.25
+"""How often a close that waits looks whether the loop that it waits for is closed."""
 
 
 class AsyncCrew(AsyncRuns):
@@ -171,8 +173,12 @@ class AsyncCrew(AsyncRuns):
             if not self._over.is_set():
                 self._loop.create_task(self.wind_up_here(deadline))
             return [], not self._running
+        if self._is_still:
+            # nobody runs it while this waits
+            self._give_up()
+            return self._given_back, not self._given_back
         if self._wait(deadline):
-            return [], True
+            return self._given_back, not self._given_back
         self._call(self._cut_short)
         now = self._backend.clock.timeline_ms
         if not self._wait(now() + GRACE_MS):
@@ -185,7 +191,24 @@ class AsyncCrew(AsyncRuns):
         if self._thread is not None:
             self._thread.join(seconds)
             return not self._thread.is_alive()
-        return self._over.wait(seconds)
+        while not self._over.wait(LOOK_S if seconds is None else min(seconds, LOOK_S)):
+            # it tells nobody that it is closed
+            if self._is_still:
+                self._give_up()
+            if seconds is not None:
+                seconds -= LOOK_S
+                if seconds <= 0:
+                    return self._over.is_set()
+        return True
+
+    @property
+    def _is_still(self) -> bool:
+        """Whether the caller's loop is closed, or stands still because its thread is this one."""
+        loop = self._loop
+        if loop is None or self._thread is not None or self._over.is_set():
+            return False
+        mine = self._ident == threading.get_ident()
+        return loop.is_closed() or (mine and not loop.is_running())
 
     async def wind_up_here(self, deadline: int | None) -> tuple[list[str], bool]:
         """`wind_up`, for a coroutine of the same loop."""
@@ -209,8 +232,11 @@ class AsyncCrew(AsyncRuns):
 
     @property
     def holds_me(self) -> bool:
-        """Whether the calling thread is the one of its loop."""
-        return self._ident == threading.get_ident() and not self._over.is_set()
+        """Whether the caller is called by its loop."""
+        try:
+            return asyncio.get_running_loop() is self._loop and not self._over.is_set()
+        except RuntimeError:  # no loop runs on this thread
+            return False
 
     def _look_up(self) -> None:
         if self.stopping or self._paused:

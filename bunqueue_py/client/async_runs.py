@@ -78,7 +78,10 @@ class AsyncRuns(CrewBase):
             for token in list(run.left):
                 self._settles(run, token)
             self._running -= 1
-            self._changed.set()
+            try:
+                self._changed.set()
+            except RuntimeError:
+                pass  # it is thrown away with its loop, which nobody runs any more
 
     async def _raised(self, run: Run, error: BaseException) -> None:
         # a coroutine that is thrown away with its loop

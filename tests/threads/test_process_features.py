@@ -157,9 +157,7 @@ def test_a_handler_in_a_process_reads_what_its_children_returned(
     assert added.children[0].job.refresh().parent_id == added.job.id
 
 
-def test_a_handler_in_a_process_may_wait_for_children(
-    queue: Queue, tmp_path: Path
-) -> None:
+def test_a_handler_in_a_process_may_wait_for_children(queue: Queue, tmp_path: Path) -> None:
     with Worker(queue, handlers.park, executor="process", concurrency=2):
         parent = queue.add("parent", str(tmp_path / "begun"), attempts=1)
         until((tmp_path / "begun").exists, "it runs")
