@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 from .client.job import Ack, Job
 from .durations import timeout_to_ms
 from .model.options import JobOptions, JobSpec
-from .types import ANY, Duration, GroupChoice, Outcome
+from .types import ANY, Duration, GroupChoice, JobState, Outcome
 
 if TYPE_CHECKING:
     from .manager import QueueManager
@@ -108,6 +108,36 @@ class AsyncCalls:
         return await self._call(
             lambda: self._manager.fail(job, error, token=token, unrecoverable=unrecoverable)
         )
+
+    async def release(
+        self, job: Job | str, *, token: str | None = None, delay: Duration = 0
+    ) -> bool:
+        """See `QueueManager.release`."""
+        return await self._call(lambda: self._manager.release(job, token=token, delay=delay))
+
+    async def release_owner(self, owner: str) -> int:
+        """See `QueueManager.release_owner`."""
+        return await self._call(lambda: self._manager.release_owner(owner))
+
+    async def get_job(
+        self,
+        job_id: Job | str | None = None,
+        *,
+        queue: Any = None,
+        custom_id: str | None = None,
+    ) -> Job | None:
+        """See `QueueManager.get_job`."""
+        return await self._call(
+            lambda: self._manager.get_job(job_id, queue=queue, custom_id=custom_id)
+        )
+
+    async def get_state(self, job_id: Job | str) -> JobState:
+        """See `QueueManager.get_state`."""
+        return await self._call(lambda: self._manager.get_state(job_id))
+
+    async def get_result(self, job_id: Job | str) -> Any:
+        """See `QueueManager.get_result`."""
+        return await self._call(lambda: self._manager.get_result(job_id))
 
     async def wait_for(self, job_id: Job | str, timeout: Duration | None = None) -> Any:
         """See `QueueManager.wait_for`; `await job` is the same without a timeout."""
