@@ -118,13 +118,6 @@ def test_a_mapping_of_coroutine_functions_is_chosen_from_by_name(queue: Queue) -
         assert queue.add("two").result(timeout=TIMEOUT) == "rest"
 
 
-def test_a_mapping_of_both_kinds_is_refused_with_the_name_of_the_plain_one(queue: Queue) -> None:
-    async def one(job: Job) -> None: ...
-
-    with pytest.raises(ValidationError, match="'two' is plain"):
-        Worker(queue, {"one": one, "two": lambda job: None})
-
-
 def test_a_plain_function_that_returns_a_coroutine_fails_the_job_and_says_why(
     queue: Queue,
 ) -> None:

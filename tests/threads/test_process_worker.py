@@ -312,7 +312,7 @@ def test_a_handler_that_no_process_could_import_is_refused(handler: Any) -> None
         ("recycle", Recycle(jobs=0)),
         ("recycle", Recycle(memory_mib=10**7)),
         ("recycle", 5),
-        ("batch", BatchOptions(2)),
+        ("batch", BatchOptions(1)),
     ],
 )
 def test_options_of_process_workers_are_checked(option: str, value: Any) -> None:
