@@ -30,6 +30,8 @@ class Offload:
         self._lock = make_lock("aio threads", LEAF)
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
+        #: of its threads; each adds its own before its first call
+        self._idents: set[int] = set()
         self._idle = 0
         self._closed = False
 
@@ -51,6 +53,11 @@ class Offload:
             return fn()
         return await future
 
+    @property
+    def holds_me(self) -> bool:
+        """Whether the calling thread is one of its own."""
+        return threading.get_ident() in self._idents
+
     def close(self, timeout: float | None = None) -> bool:
         """Makes the calls that are due, then ends the threads; says whether they ended in time
         (each is given that long)."""
@@ -66,6 +73,7 @@ class Offload:
         return not any(t.is_alive() and t is not me for t in self._threads)
 
     def _serve(self) -> None:
+        self._idents.add(threading.get_ident())
         while True:
             item = self._calls.get()
             if item is None:

@@ -83,6 +83,7 @@ class AsyncCrew(AsyncRuns):
         self._thread: threading.Thread | None = None
         self._context: Context = Context()
         self._server: asyncio.Task[None] | None = None
+        self._winding: asyncio.Task[Any] | None = None
         self._over = threading.Event()
         #: the threads of the plain functions among its handlers
         self._hands = hands
@@ -170,8 +171,7 @@ class AsyncCrew(AsyncRuns):
         if self._loop is None:
             return [], True
         if self.holds_me:
-            if not self._over.is_set():
-                self._loop.create_task(self.wind_up_here(deadline))
+            self._call(lambda: self._wind_up_alone(deadline))
             return [], not self._running
         if self._is_still:
             # nobody runs it while this waits
@@ -184,6 +184,11 @@ class AsyncCrew(AsyncRuns):
         if not self._wait(now() + GRACE_MS):
             self._give_up()
         return self._given_back, False
+
+    def _wind_up_alone(self, deadline: int | None) -> None:
+        assert self._loop is not None
+        if not self._over.is_set():
+            self._winding = self._loop.create_task(self.wind_up_here(deadline))
 
     def _wait(self, deadline: int | None) -> bool:
         now = self._backend.clock.timeline_ms
@@ -232,7 +237,9 @@ class AsyncCrew(AsyncRuns):
 
     @property
     def holds_me(self) -> bool:
-        """Whether the caller is called by its loop."""
+        """Whether the caller is called by its loop, or is a handler on one of its threads."""
+        if self._hands is not None and self._hands.holds_me:
+            return not self._over.is_set()
         try:
             return asyncio.get_running_loop() is self._loop and not self._over.is_set()
         except RuntimeError:  # no loop runs on this thread
@@ -336,6 +343,10 @@ class AsyncCrew(AsyncRuns):
                 window.take(job._started_ms or self._backend.clock.timeline_ms())
         for run in runs:
             self._launch(run)
+        if runs:
+            # after the first step of each
+            assert self._loop is not None
+            self._loop.call_soon(self._check_begun, runs)
 
     async def _claim(self, limit: int, timeout_ms: int | None = None) -> list[Job]:
         handle = self._handle

@@ -24,15 +24,17 @@ _Held = tuple[Job, "bytes | None"]
 
 class Run:
     """One call of the handler: its jobs (one, unless it takes batches), and its task. `left` maps
-    the tokens of those whose fate is still open to their jobs; `reason` is why it was cancelled."""
+    the tokens of those whose fate is still open to their jobs; `reason` is why it was cancelled;
+    `begun` whether its task has taken a first step."""
 
-    __slots__ = ("jobs", "left", "reason", "task")
+    __slots__ = ("begun", "jobs", "left", "reason", "task")
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs = jobs
         self.left: dict[str, Job] = {str(job.token): job for job in jobs}
         self.reason: str | None = None
         self.task: asyncio.Task[None] | None = None
+        self.begun = False
 
 
 class AsyncRuns(CrewBase):
@@ -65,6 +67,7 @@ class AsyncRuns(CrewBase):
         self._interrupts: deque[tuple[str, str]] = deque()
 
     async def _run(self, run: Run) -> None:
+        run.begun = True
         try:
             if self._batch is None:
                 result = await self._route(run.jobs[0])
@@ -82,6 +85,16 @@ class AsyncRuns(CrewBase):
                 self._changed.set()
             except RuntimeError:
                 pass  # it is thrown away with its loop, which nobody runs any more
+
+    def _check_begun(self, runs: Sequence[Run]) -> None:
+        """A task that is cancelled before its first step runs nothing of its coroutine: its jobs go
+        back, and its place is free."""
+        for run in runs:
+            if not run.begun:
+                for token, job in run.left.copy().items():
+                    self._release(run, job, token)
+                self._running -= 1
+                self._changed.set()
 
     async def _raised(self, run: Run, error: BaseException) -> None:
         # a coroutine that is thrown away with its loop

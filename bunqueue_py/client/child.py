@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import multiprocessing.util  # its farewell at exit is registered now, and those of crews come first
 from multiprocessing.connection import Connection
@@ -72,7 +73,9 @@ class Child:
         """Ends it at once."""
         if self.doomed is None:
             self.doomed = why
-        self._process.kill()
+        # its own thread may be burying it
+        with contextlib.suppress(ValueError):
+            self._process.kill()
 
     def bury(self) -> None:
         """It has died, or is killed: leaves nothing of it behind."""

@@ -20,7 +20,7 @@ from .crew import Crew
 from .handlers import Route
 from .job import Job
 from .process_child import Orders
-from .process_requests import REQUESTS
+from .process_requests import answered
 from .protocol import Backend
 from .turn import Pace, Slot
 from .wire import End, Message, pack_jobs, pack_serializer, unpack_ends
@@ -246,8 +246,9 @@ class ProcessCrew(Crew):
             if message.kind == "ends":
                 return message
             token, *values = message.values
-            job = jobs.get(token) or next(iter(jobs.values()))
-            answer = REQUESTS[message.kind](job, values, message.blob)
+            # what concerns no run in particular names none
+            job = next(iter(jobs.values())) if token is None else jobs.get(token)
+            answer = answered(message.kind, job, values, message.blob)
             if answer is not None:
                 child.send("reply", *answer)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..errors import BunqueueError
+from ..errors import BunqueueError, LockError
 from .job import Job
 from .wire import NO_BLOB
 
@@ -73,3 +73,13 @@ REQUESTS: Mapping[str, Callable[[Job, Sequence[Any], bytes], Answer | None]] = {
     "children": _children,
 }
 """By the kind of message, what is done for a process; its answer, where it waits for one."""
+
+
+def answered(kind: str, job: Job | None, values: Sequence[Any], blob: bytes) -> Answer | None:
+    """What the process that asks so is told; `None` where it waits for nothing. `job`: whose run
+    it is about; without one that run has ended."""
+    if job is not None:
+        return REQUESTS[kind](job, values, blob)
+    if kind in ("progress", "log"):
+        return None
+    return _refusal(LockError("this run has ended, and its lock with it")), NO_BLOB

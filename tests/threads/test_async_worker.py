@@ -26,7 +26,6 @@ from bunqueue_py import (
     RateLimit,
     RateLimited,
     UnrecoverableError,
-    ValidationError,
     Worker,
 )
 from bunqueue_py.ops.query import check
@@ -450,6 +449,33 @@ def test_closing_the_manager_ends_a_worker_with_coroutines() -> None:
         gate.await_begun()
     assert worker.is_closed
     assert gate.ended == ["cancelled"]
+
+
+@pytest.mark.parametrize("batch", [None, BatchOptions(2)])
+def test_a_task_that_is_cancelled_before_its_first_step_costs_neither_job_nor_place(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, batch: BatchOptions | None
+) -> None:
+    """A loop that is shut down does that, and so does a close that comes in that very turn."""
+    ran: list[Any] = []
+
+    async def work(given: Any) -> None:
+        ran.append(given)
+
+    worker = Worker(queue, work, batch=batch)
+    launch: Any = worker._crew._launch  # type: ignore[union-attr]
+    launched: list[Any] = []
+
+    def cancelled(run: Any) -> None:
+        launch(run)
+        launched.append(run)
+        if len(launched) <= 3:
+            run.task.cancel()
+
+    monkeypatch.setattr(worker._crew, "_launch", cancelled)
+    with worker:
+        job = queue.add("n", attempts=1)
+        job.result(timeout=TIMEOUT)
+    assert (len(launched), len(ran), job.refresh().attempts_made) == (4, 1, 0)
 
 
 # -- on the caller's loop ----------------------------------------------------------------------

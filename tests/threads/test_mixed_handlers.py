@@ -111,6 +111,31 @@ def test_close_gives_the_job_of_a_plain_one_back_when_it_does_not_return(queue: 
     assert job.refresh().state == "waiting"
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_plain_one_may_close_its_own_worker_and_manager(whole: bool) -> None:
+    """B091."""
+    closed: list[bool] = []
+    manager = QueueManager()
+    queue = Queue("q", manager)
+
+    def plain(job: Job) -> str:
+        closed.append(worker.close())
+        if whole:
+            manager.close()
+        return "done"
+
+    worker = Worker(queue, {"plain": plain, "*": quick}, name="both").start()
+    job = queue.add("plain")
+    until(
+        lambda: not any("both" in thread.name for thread in threading.enumerate()),
+        "its threads end",
+    )
+    assert closed == [False]
+    if not whole:
+        assert job.result(timeout=0) == "done"
+    manager.close()
+
+
 def test_on_the_callers_loop_they_see_the_context_of_the_start(queue: Queue) -> None:
     mine = contextvars.ContextVar("mine", default="nothing")
     seen: list[str] = []
