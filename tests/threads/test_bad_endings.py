@@ -3,11 +3,12 @@ reason and a bounded text, and the jobs behind it run. B079, B068, B143."""
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
-from bunqueue_py import JobFailedError, Queue, QueueManager, Worker
+from bunqueue_py import JobFailedError, Queue, QueueManager, ValidationError, Worker
 from tests.fixtures.process_handlers import end_badly, end_badly_later
 from tests.threads.patience import TIMEOUT
 
@@ -55,3 +56,20 @@ def test_a_job_whose_handler_ends_badly_has_failed_and_those_behind_it_run(kind:
                 with Worker("other", {"n": end_badly}, manager=manager, executor=executor):
                     manager.push("other", name="odd").result(timeout=TIMEOUT)
             assert worker.is_running
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("concurrency", [0, 10**6, 1.5, True, "4"])
+def test_a_worker_of_any_kind_refuses_a_concurrency_out_of_bounds(
+    kind: str, concurrency: Any
+) -> None:
+    with QueueManager() as manager, pytest.raises(ValidationError, match="concurrency"):
+        Worker("q", manager=manager, concurrency=concurrency, **KINDS[kind])
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+@pytest.mark.parametrize("handler", [5, None, "nothing", {}, {"a": 5}, {1: end_badly}, [end_badly]])
+def test_what_is_no_handler_is_refused_by_any_kind(executor: Any, handler: Any) -> None:
+    with QueueManager() as manager, pytest.raises(ValidationError, match="handler"):
+        Worker("q", handler, manager=manager, executor=executor)
+    assert not [thread.name for thread in threading.enumerate() if "bunqueue" in thread.name]
