@@ -10,10 +10,12 @@ from typing import Any
 
 from ..sync import CONNECTION, make_lock
 from .process_child import Orders, main
-from .wire import Message, receive, send
+from .wire import Message, Watch, has_room, receive, send
 
 KILL_S = 5.0
 """How long a process that was killed may take to be gone."""
+TELL_S = 0.1
+"""How long others may be sending to a process before it is not told of a cancellation."""
 _LEAVE_S = 1.0
 """How long one that was dismissed may take before it is killed."""
 
@@ -42,6 +44,7 @@ class Child:
         finally:
             # so that its end is seen here
             theirs.close()
+        self._watch = Watch(self._pipe, self._process.pid)
 
     @property
     def is_alive(self) -> bool:
@@ -62,9 +65,23 @@ class Child:
         except (OSError, ValueError):
             pass
 
+    def tell(self, kind: str, values: list[Any]) -> None:
+        """The same, but waits for nobody: what does not read what it was sent before (it stands
+        still, or is being sent a lot) is not told."""
+        if not self._lock.acquire(timeout=TELL_S):
+            return
+        try:
+            if has_room(self._pipe):
+                send(self._pipe, kind, values)
+        except (OSError, ValueError):
+            pass
+        finally:
+            self._lock.release()
+
     def receive(self) -> Message:
         """What it says next; raises `EOFError` when it has died."""
         try:
+            self._watch.wait()
             return receive(self._pipe)
         except OSError as error:
             raise EOFError from error
@@ -83,6 +100,7 @@ class Child:
         self._process.join(KILL_S)
         with self._lock:
             self._pipe.close()
+        self._watch.close()
         if self._process.exitcode is not None:
             self._process.close()
 

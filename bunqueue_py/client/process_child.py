@@ -7,6 +7,7 @@ is gone, so is this process.
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable
@@ -35,6 +36,7 @@ from .wire import (
     NO_BLOB,
     End,
     Message,
+    Watch,
     checked_size,
     found,
     pack_ends,
@@ -151,8 +153,11 @@ class Child:
             self.send("progress", [run.token, *progress])
 
     def _read(self) -> None:
+        parent = multiprocessing.parent_process()
+        watch = Watch(self._pipe, None if parent is None else parent.pid)
         while True:
             try:
+                watch.wait()
                 message = receive(self._pipe)
             except (EOFError, OSError):
                 # the parent is gone, or wants no more of this process: nobody hears of what

@@ -102,7 +102,7 @@ class ProcessCrew(Crew):
         super()._tell_closing()
         for slot, child in list(self._children.items()):
             for token in self._tokens(slot):
-                child.send("cancel", [token, CLOSING])
+                child.tell("cancel", [token, CLOSING])
 
     def wind_up(self, deadline: int | None) -> tuple[list[str], bool]:
         """See `Crew.wind_up`; what has not returned by then is killed before its job goes back."""
@@ -219,7 +219,7 @@ class ProcessCrew(Crew):
         child.send("jobs", *pack_jobs(jobs, self._backend.trace_carrier()))
         if self.stopping:
             for job in jobs:
-                child.send("cancel", [job.token, CLOSING])
+                child.tell("cancel", [job.token, CLOSING])
         message = self._talk(child, {str(job.token): job for job in jobs})
         # what is told of these runs from now on is our own doing, and no reason to kill
         slot.current = None
@@ -298,7 +298,7 @@ class ProcessCrew(Crew):
         if child is None or token not in self._tokens(slot):
             return
         if reason == CANCELLED:
-            child.send("cancel", [token, reason])
+            child.tell("cancel", [token, reason])
             self._kill_later(slot, token)
         else:
             child.kill(reason)

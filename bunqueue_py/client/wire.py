@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import builtins
 import json
+import os
+import select
 from collections.abc import Sequence
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -53,6 +55,45 @@ def receive(pipe: Connection) -> Message:
     end = data.index(b"\n")
     kind, *values = json.loads(data[:end])
     return Message(kind, values, data[end + 1 :])
+
+
+class Watch:
+    """Waits for the next message of a process, or for its end: where a process that it has forked
+    still holds its end of the pipe, that end alone would never tell."""
+
+    def __init__(self, pipe: Connection, pid: int | None) -> None:
+        self._fd: int | None = None
+        self._poll: Any = None
+        opened = getattr(os, "pidfd_open", None)
+        if opened is None or pid is None:  # not on Linux: there the pipe has to do
+            return
+        try:
+            self._fd = opened(pid)
+        except OSError:  # gone already, which the pipe shows; or the system does not allow it
+            return
+        self._poll = select.poll()
+        self._poll.register(pipe.fileno(), select.POLLIN)
+        self._poll.register(self._fd, select.POLLIN)
+
+    def wait(self) -> None:
+        """Raises `EOFError` if the process has ended and all that it has said was read."""
+        if self._poll is not None and all(fd == self._fd for fd, _ in self._poll.poll()):
+            raise EOFError
+
+    def close(self) -> None:
+        """Frees its descriptor."""
+        fd, self._fd, self._poll = self._fd, None, None
+        if fd is not None:
+            os.close(fd)
+
+
+def has_room(pipe: Connection) -> bool:
+    """Whether a short message can be sent without waiting for whoever reads at the other end."""
+    if not hasattr(select, "poll"):
+        return True
+    poll = select.poll()
+    poll.register(pipe.fileno(), select.POLLOUT)
+    return bool(poll.poll(0))
 
 
 # -- jobs ------------------------------------------------------------------------------------------

@@ -185,6 +185,34 @@ def test_a_process_that_dies_between_two_jobs_costs_neither_an_attempt(queue: Qu
     assert job.refresh().attempts_made == 0
 
 
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
+def test_a_process_that_dies_is_noticed_though_a_child_of_its_own_lives(
+    queue: Queue, tmp_path: Path
+) -> None:
+    path = tmp_path / "pid"
+    with Worker(queue, handlers.die_and_leave_a_child, executor="process"):
+        job = queue.add("n", str(path), attempts=2)
+        try:
+            assert job.result(timeout=TIMEOUT) == "second life"
+        finally:
+            os.kill(int(path.read_text()), signal.SIGKILL)
+    assert job.refresh().attempts_made == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs signals")
+def test_close_and_cancel_do_not_wait_for_a_process_that_reads_nothing(queue: Queue) -> None:
+    with Worker(queue, handlers.process_id, executor="process") as worker:
+        pid = queue.add("n").result(timeout=TIMEOUT)
+        os.kill(pid, signal.SIGSTOP)
+        # more than the pipe holds, so that its thread waits within the call that sends it
+        first = queue.add("n", "x" * 4_000_000, attempts=1)
+        until(lambda: first.refresh().state == "active", "it is handed out")
+        assert worker.cancel(first)
+        assert first.refresh().failed_reason == "cancelled"
+        assert not worker.close(timeout=0.3)
+    assert not _runs(pid)
+
+
 def _runs(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii") as file:
