@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from typing import Any
 
@@ -77,7 +77,9 @@ class AsyncCrew(AsyncRuns):
         self._window = window
         self._throttle = LogThrottle("bunqueue_py.worker", backend.clock.timeline_ms)
         self._paused = False
-        self.card = RunsCard(name, concurrency, lease_ms, beat_ms, self._under_way, self._lives)
+        self.card = RunsCard(
+            *(name, concurrency, lease_ms, beat_ms), self._holds, self._under_way, self._lives
+        )
         self._asked_ms: int | None = None
         self._ident: int | None = None
         self._thread: threading.Thread | None = None
@@ -396,6 +398,7 @@ class AsyncCrew(AsyncRuns):
         for token in run.left:
             self._runs[token] = run
         self._running += 1
+        self._open.add(run)
         self._mind_beat()
         if "active" in self.heard:
             for job in run.jobs:
@@ -412,9 +415,11 @@ class AsyncCrew(AsyncRuns):
             self.card.next_beat_ms = now + self._beat_ms
         self._backend.beat_at(self.card.next_beat_ms)
 
-    def _under_way(self) -> list[list[Job]]:
-        runs = set(self._runs.copy().values())
-        return [list(run.left.copy().values()) for run in runs]
+    def _holds(self) -> int:
+        return len(self._runs.copy())
+
+    def _under_way(self) -> list[Sequence[Job]]:
+        return [run.jobs for run in self._open.copy()]
 
     def _lives(self) -> bool:
         return not self._over.is_set() and (self._loop is None or not self._loop.is_closed())

@@ -60,6 +60,7 @@ class AsyncRuns(CrewBase):
         self._runs: dict[str, Run] = {}
         #: how many calls of the handler are under way
         self._running = 0
+        self._open: set[Run] = set()
         #: finished, to be acked together at the end of this turn of the loop
         self._held: list[_Held] = []
         #: the ids of what had not finished when it was to end
@@ -81,6 +82,7 @@ class AsyncRuns(CrewBase):
             for token in list(run.left):
                 self._settles(run, token)
             self._running -= 1
+            self._open.discard(run)
             try:
                 self._changed.set()
             except RuntimeError:
@@ -94,6 +96,7 @@ class AsyncRuns(CrewBase):
                 for token, job in run.left.copy().items():
                     self._release(run, job, token)
                 self._running -= 1
+                self._open.discard(run)
                 self._changed.set()
 
     async def _raised(self, run: Run, error: BaseException) -> None:

@@ -94,9 +94,11 @@ def test_a_worker_of_batches_counts_each_job_that_it_holds(
         until(lambda: figures(manager) == (0, 2, 1), "it is told how they ended")
 
 
-def test_a_coroutine_that_does_not_heed_its_timeout_is_listed_as_overdue(
-    manager: QueueManager, queue: Queue
+@pytest.mark.parametrize("kind", ["coroutine", "plain among coroutines"])
+def test_a_handler_that_does_not_heed_its_timeout_is_listed_as_overdue(
+    manager: QueueManager, queue: Queue, kind: str
 ) -> None:
+    """B082."""
     gate = threading.Event()
 
     async def stubborn(job: Job) -> None:
@@ -106,10 +108,18 @@ def test_a_coroutine_that_does_not_heed_its_timeout_is_listed_as_overdue(
             except asyncio.CancelledError:
                 continue
 
-    with Worker(queue, stubborn, name="ada"):
+    def plain(job: Job) -> None:
+        assert gate.wait(TIMEOUT)
+
+    handler: Any = stubborn if kind == "coroutine" else {"n": plain, "*": stubborn}
+    with Worker(queue, handler, name="ada"):
         job = queue.add("n", timeout=0.01, attempts=1)
-        until(lambda: job.refresh().state == "failed", "its time is up")
+        until(lambda: manager.health().overdue, "its time is up, and it runs on")
+        (late,) = manager.health().overdue
+        assert (late.job_id, late.worker, late.timeout) == (job.id, "ada", 0.01)
+        until(lambda: figures(manager)[0] == 0, "its worker does not hold the job any more")
         gate.set()
+        until(lambda: not manager.health().overdue, "it has returned")
     assert job.refresh().failed_reason == "timeout"
 
 
