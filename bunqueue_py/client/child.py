@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import multiprocessing.util  # its farewell at exit is registered now, and those of crews come first
+import os
+import socket
 from multiprocessing.connection import Connection
 from typing import Any
 
 from ..sync import CONNECTION, make_lock
 from .process_child import Orders, main
-from .wire import Message, Watch, has_room, receive, send
+from .wire import Message, has_room, receive, send
 
 KILL_S = 5.0
 """How long a process that was killed may take to be gone."""
@@ -44,12 +46,14 @@ class Child:
         finally:
             # so that its end is seen here
             theirs.close()
-        self._watch = Watch(self._pipe, self._process.pid)
 
     @property
     def is_alive(self) -> bool:
         """Whether it runs."""
-        return self._process.is_alive()
+        try:
+            return self._process.is_alive()
+        except ValueError:  # buried
+            return False
 
     @property
     def exit_code(self) -> int | None:
@@ -57,13 +61,14 @@ class Child:
         self._process.join(_LEAVE_S)
         return self._process.exitcode
 
-    def send(self, kind: str, values: list[Any], blob: bytes = b"") -> None:
-        """Tells it; does nothing if it is gone, which the next `receive` shows."""
+    def send(self, kind: str, values: list[Any], blob: bytes = b"") -> bool:
+        """Tells it; False if it is gone, as the next `receive` shows too."""
         try:
             with self._lock:
                 send(self._pipe, kind, values, blob)
         except (OSError, ValueError):
-            pass
+            return False
+        return True
 
     def tell(self, kind: str, values: list[Any]) -> None:
         """The same, but waits for nobody: what does not read what it was sent before (it stands
@@ -81,10 +86,18 @@ class Child:
     def receive(self) -> Message:
         """What it says next; raises `EOFError` when it has died."""
         try:
-            self._watch.wait()
             return receive(self._pipe)
         except OSError as error:
             raise EOFError from error
+
+    def hang_up(self) -> None:
+        """Ends the pipe for whoever waits for what it says: it is gone, and a process that it has
+        forked still holds the other end."""
+        try:
+            with socket.socket(fileno=os.dup(self._pipe.fileno())) as end:
+                end.shutdown(socket.SHUT_RDWR)
+        except (OSError, ValueError):
+            pass  # buried already
 
     def kill(self, why: str) -> None:
         """Ends it at once."""
@@ -100,7 +113,6 @@ class Child:
         self._process.join(KILL_S)
         with self._lock:
             self._pipe.close()
-        self._watch.close()
         if self._process.exitcode is not None:
             self._process.close()
 

@@ -32,10 +32,11 @@ class ProcessBatchCrew(ProcessCrew, BatchCrew):
         done: list[tuple[Job, bytes | None]] = []
         try:
             ends = self._calls[slot](list(jobs))
-        except ChildDied:
+        except ChildDied as death:
             slot.current = None
             mine = self._mine[slot]
-            self._died(slot, child, [j for j in jobs if mine.pop(str(j.token), None) is not None])
+            left = [job for job in jobs if mine.pop(str(job.token), None) is not None]
+            self._died(slot, child, left, death)
         except BaseException as error:  # what the handler raised
             for job in jobs:
                 self._end_one(slot, job, error, work_done=child.work_done)

@@ -36,7 +36,7 @@ from .wire import (
     NO_BLOB,
     End,
     Message,
-    Watch,
+    await_end,
     checked_size,
     found,
     pack_ends,
@@ -115,6 +115,7 @@ class Child:
     def serve(self) -> None:
         """Runs jobs until the parent has no more."""
         spawn("child-reader", self._read)
+        spawn("child-watch", self._watch)
         self.send("ready", [])
         while (message := self._jobs.get()).kind == "jobs":
             self._run(message)
@@ -152,12 +153,17 @@ class Child:
         if progress is not None:
             self.send("progress", [run.token, *progress])
 
-    def _read(self) -> None:
+    def _watch(self) -> None:
+        """Ends with the parent, also where another process that it has forked holds the pipe."""
         parent = multiprocessing.parent_process()
-        watch = Watch(self._pipe, None if parent is None else parent.pid)
+        if parent is not None and parent.pid is not None:
+            await_end(parent.pid)
+            if not parent.is_alive():
+                os._exit(0)
+
+    def _read(self) -> None:
         while True:
             try:
-                watch.wait()
                 message = receive(self._pipe)
             except (EOFError, OSError):
                 # the parent is gone, or wants no more of this process: nobody hears of what

@@ -44,7 +44,7 @@ class _EvenPace(Pace):
 
 
 class ChildDied(Exception):
-    """The process that ran a job is gone."""
+    """The process that was to run a job is gone; with an argument, before it had the job."""
 
 
 class ProcessCrew(Crew):
@@ -145,9 +145,6 @@ class ProcessCrew(Crew):
         elif child is not None and child.wears_out:
             del self._children[slot]
             child.dismiss()
-        elif child is not None and not child.is_alive:
-            # between two jobs, which is no fault of the next one
-            self._bury(slot, child)
         elif child is not None:
             return True
         number = self.slots.index(slot)
@@ -201,9 +198,9 @@ class ProcessCrew(Crew):
                 self._tell("active", job)
             try:
                 (end,) = self._calls[slot]((job,))
-            except ChildDied:
+            except ChildDied as death:
                 slot.current = None
-                self._died(slot, child, [job])
+                self._died(slot, child, [job], death)
             except BaseException as error:  # what the handler raised
                 self._failed(job, error, work_done=child.work_done)
             else:
@@ -216,7 +213,9 @@ class ProcessCrew(Crew):
         """Has the slot's process run the jobs, and returns how each ended. Raises what the handler
         raised, and `ChildDied`."""
         child = self._children[slot]
-        child.send("jobs", *pack_jobs(jobs, self._backend.trace_carrier()))
+        if not child.send("jobs", *pack_jobs(jobs, self._backend.trace_carrier())):
+            # it has died between two jobs, which is no fault of these
+            raise ChildDied("before it began")
         if self.stopping:
             for job in jobs:
                 child.tell("cancel", [job.token, CLOSING])
@@ -242,7 +241,7 @@ class ProcessCrew(Crew):
             try:
                 message = child.receive()
             except EOFError:
-                raise ChildDied(f"the process of worker {self._name!r} died") from None
+                raise ChildDied from None
             if message.kind == "ends":
                 return message
             token, *values = message.values
@@ -260,11 +259,11 @@ class ProcessCrew(Crew):
         if not slot.queued or job._id in self._watched:
             self._flush(slot)
 
-    def _died(self, slot: Slot, child: Child, jobs: Sequence[Job]) -> None:
+    def _died(self, slot: Slot, child: Child, jobs: Sequence[Job], death: ChildDied) -> None:
         """The process is gone. If somebody killed it, that has decided on the job already."""
         code = child.exit_code
         self._bury(slot, child)
-        if child.doomed is not None:
+        if child.doomed is not None or death.args:
             # does nothing where that has ended the delivery; but it may have been for the run
             # before this one, or for another job of the batch
             for job in jobs:
@@ -312,8 +311,12 @@ class ProcessCrew(Crew):
 
     def beat(self) -> tuple[int, int | None]:
         """See `Crew.beat`; also ends the processes whose time is up."""
-        renewed, due = super().beat()
         now = self._backend.clock.timeline_ms()
+        if now >= self.card.next_beat_ms:
+            for slot, child in list(self._children.items()):
+                if slot.current is not None and not child.is_alive:
+                    child.hang_up()
+        renewed, due = super().beat()
         for slot, (until, token) in list(self._kill_at.items()):
             if until > now:
                 due = until if due is None else min(due, until)

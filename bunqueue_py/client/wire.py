@@ -57,34 +57,17 @@ def receive(pipe: Connection) -> Message:
     return Message(kind, values, data[end + 1 :])
 
 
-class Watch:
-    """Waits for the next message of a process, or for its end: where a process that it has forked
-    still holds its end of the pipe, that end alone would never tell."""
-
-    def __init__(self, pipe: Connection, pid: int | None) -> None:
-        self._fd: int | None = None
-        self._poll: Any = None
-        opened = getattr(os, "pidfd_open", None)
-        if opened is None or pid is None:  # not on Linux: there the pipe has to do
-            return
-        try:
-            self._fd = opened(pid)
-        except OSError:  # gone already, which the pipe shows; or the system does not allow it
-            return
-        self._poll = select.poll()
-        self._poll.register(pipe.fileno(), select.POLLIN)
-        self._poll.register(self._fd, select.POLLIN)
-
-    def wait(self) -> None:
-        """Raises `EOFError` if the process has ended and all that it has said was read."""
-        if self._poll is not None and all(fd == self._fd for fd, _ in self._poll.poll()):
-            raise EOFError
-
-    def close(self) -> None:
-        """Frees its descriptor."""
-        fd, self._fd, self._poll = self._fd, None, None
-        if fd is not None:
-            os.close(fd)
+def await_end(pid: int) -> None:
+    """Blocks until that process has ended; where the system cannot tell, not at all."""
+    opened = getattr(os, "pidfd_open", None)
+    if opened is None:  # not on Linux: there the pipe has to do
+        return
+    poll = select.poll()
+    try:
+        poll.register(opened(pid), select.POLLIN)
+    except ProcessLookupError:
+        return
+    poll.poll()
 
 
 def has_room(pipe: Connection) -> bool:

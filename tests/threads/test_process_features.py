@@ -190,7 +190,8 @@ def test_a_process_that_dies_is_noticed_though_a_child_of_its_own_lives(
     queue: Queue, tmp_path: Path
 ) -> None:
     path = tmp_path / "pid"
-    with Worker(queue, handlers.die_and_leave_a_child, executor="process"):
+    handler = handlers.die_and_leave_a_child
+    with Worker(queue, handler, executor="process", lock_duration=0.5):
         job = queue.add("n", str(path), attempts=2)
         try:
             assert job.result(timeout=TIMEOUT) == "second life"
