@@ -180,6 +180,7 @@ class AsyncCrew(AsyncRuns):
             self._give_up()
             return self._given_back, not self._given_back
         if self._wait(deadline):
+            self._close_hands(GRACE_MS / 1000)
             return self._given_back, not self._given_back
         self._call(self._cut_short)
         now = self._backend.clock.timeline_ms
@@ -269,10 +270,10 @@ class AsyncCrew(AsyncRuns):
             self._over.set()
             self._ended()
 
-    def _close_hands(self) -> None:
+    def _close_hands(self, timeout: float = 0) -> None:
         """They end with what they are at; a handler that never returns is not waited for."""
         if self._hands is not None:
-            self._hands.close(0)
+            self._hands.close(timeout)
 
     # -- the loop's part ---------------------------------------------------------------------
 
