@@ -128,6 +128,8 @@ class Worker(Emitter):
         self._at_end: list[Callable[[], None]] = []
         self._fatal: BaseException | None = None
         self._abandoned: list[str] = []
+        #: a close has waited for handlers as long as it was to: the manager's need not do it again
+        self._patience_is_over = False
         verdicts = Verdicts(self._backend, self._queue, self._tell, self._report, *errors)
         self._crew = hire(
             self._backend,
@@ -327,12 +329,12 @@ class Worker(Emitter):
 
     def close(self, timeout: Duration | None = None, force: bool = False) -> bool:
         """Takes no more jobs, waits for the handlers under way up to `timeout` (`None`: the
-        worker's `close_timeout`; `force`: not at all), and gives back what has not finished,
+        worker's `close_timeout`, once; `force`: not at all), and gives back what has not finished,
         uncharged: coroutines are cancelled then, processes killed. Says whether every handler had
         returned. Idempotent. From within a handler it waits for the others only; from the event
         loop that its handlers run on it waits for nobody, and goes on by itself."""
         timeout_ms = self._close_timeout_ms if timeout is None else to_ms(timeout, "timeout")
-        if force:
+        if force or (timeout is None and self._patience_is_over):
             timeout_ms = 0
         if self._backend.is_forked:
             # none of its threads exists here, and a lock may be held for ever
@@ -363,6 +365,8 @@ class Worker(Emitter):
 
     def _note(self, wound_up: tuple[list[str], bool]) -> bool:
         unfinished, returned = wound_up
+        if not returned and not self._crew.holds_me:
+            self._patience_is_over = True
         self._abandoned += [job_id for job_id in unfinished if job_id not in self._abandoned]
         return returned
 
