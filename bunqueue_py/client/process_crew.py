@@ -75,9 +75,8 @@ class ProcessCrew(Crew):
             backend.child_instrument,
         )
         #: by slot, what has its process run jobs
-        self._calls = {
-            slot: backend.instrument(partial(self._in_child, slot)) for slot in self.slots
-        }
+        instrument: Callable[[Callable[..., Any]], Callable[..., Any]] = backend.instrument
+        self._calls = {slot: instrument(partial(self._in_child, slot)) for slot in self.slots}
         self._recycle = recycle
         self._stop_with = stop_with
         self._children: dict[Slot, Child] = {}
@@ -313,9 +312,9 @@ class ProcessCrew(Crew):
         """See `Crew.beat`; also ends the processes whose time is up."""
         now = self._backend.clock.timeline_ms()
         if now >= self.card.next_beat_ms:
-            for slot, child in list(self._children.items()):
-                if slot.current is not None and not child.is_alive:
-                    child.hang_up()
+            for slot, busy in list(self._children.items()):
+                if slot.current is not None and not busy.is_alive:
+                    busy.hang_up()
         renewed, due = super().beat()
         for slot, (until, token) in list(self._kill_at.items()):
             if until > now:

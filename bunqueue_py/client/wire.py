@@ -124,8 +124,8 @@ def _packed_side(side: SideView | None, trace: str | None) -> list[Any] | None:
 def unpack_jobs(manager: Any, message: Message) -> list[Job]:
     """The jobs that `pack_jobs` has packed, with that manager behind them."""
     found, at = [], 0
-    for size, job_id, token, *rest in message.values:
-        fields = _fields(*rest, message.blob[at : at + size])
+    for size, job_id, token, settings, record, side in message.values:
+        fields = _fields(settings, record, side, message.blob[at : at + size])
         found.append(Job(manager, job_id, token, fields))
         at += size
     return found
