@@ -36,7 +36,7 @@ WAYS = {
     "raise": 'begin(); sys.stderr.close(); raise ValueError("unhandled")',
     "run": "worker.run(); manager.close()",
     "two signals": "worker.run(); manager.close()",
-    "killed": "begin(); os.kill(os.getpid(), signal.SIGKILL)",
+    "killed": "begin(); manager.flush(); os.kill(os.getpid(), signal.SIGKILL)",
 }
 SCRIPT = """
 import asyncio, os, signal, sys, threading
