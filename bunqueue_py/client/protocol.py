@@ -305,6 +305,10 @@ class Closable(Protocol):
 
     def close(self, timeout: Duration | None = None, force: bool = False) -> bool: ...
 
+    def _close_with_manager(self, timeout: float | None) -> bool:
+        """`close`, by the manager; what was waited for in vain is not waited for again."""
+        ...
+
 
 class Manager(Protocol):
     """The calls that queues, jobs and parts make."""

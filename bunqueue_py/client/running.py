@@ -73,8 +73,8 @@ def _installed(rope: socket.socket) -> Iterator[None]:
                 before[number] = signal.signal(number, note)
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for installed, handler in before.items():
+            signal.signal(installed, handler)
         signal.set_wakeup_fd(other)
 
 

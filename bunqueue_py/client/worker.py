@@ -128,7 +128,7 @@ class Worker(Emitter):
         self._at_end: list[Callable[[], None]] = []
         self._fatal: BaseException | None = None
         self._abandoned: list[str] = []
-        #: a close has waited for handlers as long as it was to: the manager's need not do it again
+        #: a close has waited for handlers for as long as it was to
         self._patience_is_over = False
         verdicts = Verdicts(self._backend, self._queue, self._tell, self._report, *errors)
         self._crew = hire(
@@ -329,12 +329,12 @@ class Worker(Emitter):
 
     def close(self, timeout: Duration | None = None, force: bool = False) -> bool:
         """Takes no more jobs, waits for the handlers under way up to `timeout` (`None`: the
-        worker's `close_timeout`, once; `force`: not at all), and gives back what has not finished,
+        worker's `close_timeout`; `force`: not at all), and gives back what has not finished,
         uncharged: coroutines are cancelled then, processes killed. Says whether every handler had
         returned. Idempotent. From within a handler it waits for the others only; from the event
         loop that its handlers run on it waits for nobody, and goes on by itself."""
         timeout_ms = self._close_timeout_ms if timeout is None else to_ms(timeout, "timeout")
-        if force or (timeout is None and self._patience_is_over):
+        if force:
             timeout_ms = 0
         if self._backend.is_forked:
             # none of its threads exists here, and a lock may be held for ever
@@ -356,6 +356,10 @@ class Worker(Emitter):
             # a handler that never returns keeps the worker from its end, but nobody waiting for it
             self._tell_waiting()
         return returned
+
+    def _close_with_manager(self, timeout: float | None) -> bool:
+        """`close`, by the manager: where a close has given up waiting, this one does not wait."""
+        return self.close(0 if timeout is None and self._patience_is_over else timeout)
 
     def _begin_close(self) -> bool:
         """Says whether it had been started."""
