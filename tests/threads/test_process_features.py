@@ -24,7 +24,11 @@ from bunqueue_py import (
 )
 from bunqueue_py.ops.query import check
 from tests.fixtures import process_handlers as handlers
-from tests.threads.patience import TIMEOUT, until
+from tests.threads import patience
+from tests.threads.patience import until
+
+TIMEOUT = 6 * patience.TIMEOUT
+"""A process takes seconds to start where others are busy."""
 
 pytestmark = pytest.mark.slow
 
