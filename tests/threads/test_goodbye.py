@@ -93,9 +93,9 @@ def test_a_worker_says_goodbye_and_its_job_goes_back(
         stderr=subprocess.PIPE,
         text=True,
     )
+    # and run() has put its signal handlers in place before that
+    until((tmp_path / "begun").exists, "the handler begins", 6 * TIMEOUT)
     if way in ("run", "two signals"):
-        # its handler begins, and run() has put its signal handlers in place before that
-        until((tmp_path / "begun").exists, "the handler begins")
         process.send_signal(signal.SIGTERM)
     if way == "two signals":
         process.send_signal(signal.SIGINT)
