@@ -1,12 +1,8 @@
-"""`manager.aio`: the calls that may block, as coroutines; and the threads that make them."""
+"""`manager.aio`: the calls that may block, as coroutines."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import threading
 from collections.abc import Callable, Iterable
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from typing_extensions import Unpack
@@ -14,89 +10,12 @@ from typing_extensions import Unpack
 from .client.job import Ack, Job
 from .durations import timeout_to_ms
 from .model.options import JobOptions, JobSpec
-from .sync import LEAF, make_lock, spawn
-from .types import ANY, Duration, GroupChoice, Outcome
+from .types import ANY, Duration, GroupChoice, JobState, Outcome
 
 if TYPE_CHECKING:
     from .manager import QueueManager
 
-MAX_THREADS = 32
-AIO_THREAD = "aio"
-"""The threads of an `Offload` are named `bunqueue-aio-<n>`: a storage that is behind holds them
-up, as it does those of the application, in whose place they stand."""
-
 _T = TypeVar("_T")
-_Call = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], Any]]
-
-
-class Offload:
-    """Makes calls that may block on threads of its own, at most 32, started as they are needed.
-    Leaf noun."""
-
-    def __init__(self) -> None:
-        self._lock = make_lock("aio threads", LEAF)
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        self._idle = 0
-        self._closed = False
-
-    async def __call__(self, fn: Callable[[], _T]) -> _T:
-        """What `fn()` returns or raises. It goes on if the caller is cancelled."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[_T] = loop.create_future()
-        with self._lock:
-            closed = self._closed
-            if not closed:
-                self._calls.put((loop, future, fn))
-                if self._idle > 0:
-                    self._idle -= 1
-                elif len(self._threads) < MAX_THREADS:
-                    number = len(self._threads) + 1
-                    self._threads.append(spawn(f"{AIO_THREAD}-{number}", self._serve))
-        if closed:
-            # the manager is closed: it refuses at once, and blocks nobody
-            return fn()
-        return await future
-
-    def close(self, timeout: float | None = None) -> bool:
-        """Makes the calls that are due, then ends the threads; says whether they ended in time
-        (each is given that long)."""
-        with self._lock:
-            first, self._closed = not self._closed, True
-        if first:
-            for _ in self._threads:
-                self._calls.put(None)
-        me = threading.current_thread()
-        for thread in self._threads:
-            if thread is not me:
-                thread.join(timeout)
-        return not any(t.is_alive() and t is not me for t in self._threads)
-
-    def _serve(self) -> None:
-        while True:
-            item = self._calls.get()
-            if item is None:
-                return
-            loop, future, fn = item
-            try:
-                result, error = fn(), None
-            except BaseException as raised:
-                result, error = None, raised
-            with self._lock:
-                self._idle += 1
-            # a loop that was closed meanwhile has nobody left to tell
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(_answer, future, result, error)
-            item = loop = future = fn = result = error = None  # type: ignore[assignment]
-
-
-def _answer(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():  # its caller was cancelled
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
 
 
 class AsyncCalls:
@@ -189,6 +108,36 @@ class AsyncCalls:
         return await self._call(
             lambda: self._manager.fail(job, error, token=token, unrecoverable=unrecoverable)
         )
+
+    async def release(
+        self, job: Job | str, *, token: str | None = None, delay: Duration = 0
+    ) -> bool:
+        """See `QueueManager.release`."""
+        return await self._call(lambda: self._manager.release(job, token=token, delay=delay))
+
+    async def release_owner(self, owner: str) -> int:
+        """See `QueueManager.release_owner`."""
+        return await self._call(lambda: self._manager.release_owner(owner))
+
+    async def get_job(
+        self,
+        job_id: Job | str | None = None,
+        *,
+        queue: Any = None,
+        custom_id: str | None = None,
+    ) -> Job | None:
+        """See `QueueManager.get_job`."""
+        return await self._call(
+            lambda: self._manager.get_job(job_id, queue=queue, custom_id=custom_id)
+        )
+
+    async def get_state(self, job_id: Job | str) -> JobState:
+        """See `QueueManager.get_state`."""
+        return await self._call(lambda: self._manager.get_state(job_id))
+
+    async def get_result(self, job_id: Job | str) -> Any:
+        """See `QueueManager.get_result`."""
+        return await self._call(lambda: self._manager.get_result(job_id))
 
     async def wait_for(self, job_id: Job | str, timeout: Duration | None = None) -> Any:
         """See `QueueManager.wait_for`; `await job` is the same without a timeout."""

@@ -9,7 +9,6 @@ from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
-from .aio import Offload
 from .client.job import Job
 from .client.protocol import Closable, WaitHandle
 from .clock import Clock
@@ -17,6 +16,7 @@ from .errors import ManagerClosedError, StorageError
 from .model.cancel import Cancellation
 from .model.events import Inbox, Mailbox, Tap
 from .model.failure import describe
+from .offload import Offload
 from .ops import (
     ack,
     begin,
@@ -69,6 +69,8 @@ class EngineBackend:
         self.runs_threads = runs_threads
         #: what is done to every handler before it serves; tracing sets it
         self.instrument: Callable[[Callable[[Job], Any]], Callable[[Job], Any]] = _as_it_is
+        self.child_instrument: str | None = None
+        self.trace_carrier: Callable[[], str | None] = _no_trace
         #: how a beat that fails is tried again
         self.pace = Pace()
         self.begin: Callable[[str, str | None], bool] = partial(begin.begin, state)
@@ -309,3 +311,7 @@ class EngineBackend:
 
 def _as_it_is(handler: Callable[[Job], Any]) -> Callable[[Job], Any]:
     return handler
+
+
+def _no_trace() -> None:
+    """Where nobody traces."""

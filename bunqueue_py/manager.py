@@ -299,7 +299,7 @@ class QueueManager:
         ended = True
         try:
             for worker in self._backend.attached():
-                ended = worker.close(self._left(for_workers)) and ended
+                ended = worker._close_with_manager(self._left(for_workers)) and ended
         except BaseException:
             # Ctrl-C while handlers finish: close at once what is left
             deadline = self._state.now()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from typing import Any
 
@@ -16,6 +16,7 @@ from ..errors import ManagerClosedError, ValidationError
 from ..model.cancel import CLOSING
 from ..model.throttle import LogThrottle
 from ..model.window import RateWindow
+from ..offload import Offload
 from ..sync import spawn
 from .async_runs import GRACE_MS, AsyncRuns, Run, cancel_strays
 from .batches import Batch
@@ -28,6 +29,8 @@ from .verdicts import Verdicts
 MAX_CLAIM = 256
 """So many jobs are taken in one hold of the queue's lock at the most."""
 FIRST_PAUSE_MS, LAST_PAUSE_MS = 100, 30_000
+LOOK_S = 0.25
+"""How often a close that waits looks whether the loop that it waits for is closed."""
 
 
 class AsyncCrew(AsyncRuns):
@@ -54,6 +57,7 @@ class AsyncCrew(AsyncRuns):
         ended: Callable[[], None],
         verdicts: Verdicts,
         batch: Batch | None = None,
+        hands: Offload | None = None,
     ) -> None:
         if prefetch not in (None, 1):
             raise ValidationError(
@@ -73,13 +77,18 @@ class AsyncCrew(AsyncRuns):
         self._window = window
         self._throttle = LogThrottle("bunqueue_py.worker", backend.clock.timeline_ms)
         self._paused = False
-        self.card = RunsCard(name, concurrency, lease_ms, beat_ms, self._under_way, self._lives)
+        self.card = RunsCard(
+            *(name, concurrency, lease_ms, beat_ms), self._holds, self._under_way, self._lives
+        )
         self._asked_ms: int | None = None
         self._ident: int | None = None
         self._thread: threading.Thread | None = None
         self._context: Context = Context()
         self._server: asyncio.Task[None] | None = None
+        self._winding: asyncio.Task[Any] | None = None
         self._over = threading.Event()
+        #: the threads of the plain functions among its handlers
+        self._hands = hands
 
     # -- life --------------------------------------------------------------------------------
 
@@ -164,16 +173,25 @@ class AsyncCrew(AsyncRuns):
         if self._loop is None:
             return [], True
         if self.holds_me:
-            if not self._over.is_set():
-                self._loop.create_task(self.wind_up_here(deadline))
+            self._call(lambda: self._wind_up_alone(deadline))
             return [], not self._running
+        if self._is_still:
+            # nobody runs it while this waits
+            self._give_up()
+            return self._given_back, not self._given_back
         if self._wait(deadline):
-            return [], True
+            self._close_hands(GRACE_MS / 1000)
+            return self._given_back, not self._given_back
         self._call(self._cut_short)
         now = self._backend.clock.timeline_ms
         if not self._wait(now() + GRACE_MS):
             self._give_up()
         return self._given_back, False
+
+    def _wind_up_alone(self, deadline: int | None) -> None:
+        assert self._loop is not None
+        if not self._over.is_set():
+            self._winding = self._loop.create_task(self.wind_up_here(deadline))
 
     def _wait(self, deadline: int | None) -> bool:
         now = self._backend.clock.timeline_ms
@@ -181,7 +199,24 @@ class AsyncCrew(AsyncRuns):
         if self._thread is not None:
             self._thread.join(seconds)
             return not self._thread.is_alive()
-        return self._over.wait(seconds)
+        while not self._over.wait(LOOK_S if seconds is None else min(seconds, LOOK_S)):
+            # it tells nobody that it is closed
+            if self._is_still:
+                self._give_up()
+            if seconds is not None:
+                seconds -= LOOK_S
+                if seconds <= 0:
+                    return self._over.is_set()
+        return True
+
+    @property
+    def _is_still(self) -> bool:
+        """Whether the caller's loop is closed, or stands still because its thread is this one."""
+        loop = self._loop
+        if loop is None or self._thread is not None or self._over.is_set():
+            return False
+        mine = self._ident == threading.get_ident()
+        return loop.is_closed() or (mine and not loop.is_running())
 
     async def wind_up_here(self, deadline: int | None) -> tuple[list[str], bool]:
         """`wind_up`, for a coroutine of the same loop."""
@@ -205,8 +240,13 @@ class AsyncCrew(AsyncRuns):
 
     @property
     def holds_me(self) -> bool:
-        """Whether the calling thread is the one of its loop."""
-        return self._ident == threading.get_ident() and not self._over.is_set()
+        """Whether the caller is called by its loop, or is a handler on one of its threads."""
+        if self._hands is not None and self._hands.holds_me:
+            return not self._over.is_set()
+        try:
+            return asyncio.get_running_loop() is self._loop and not self._over.is_set()
+        except RuntimeError:  # no loop runs on this thread
+            return False
 
     def _look_up(self) -> None:
         if self.stopping or self._paused:
@@ -225,9 +265,15 @@ class AsyncCrew(AsyncRuns):
             run.reason = run.reason or CLOSING
             for token, job in run.left.copy().items():
                 self._release(run, job, token)
+        self._close_hands()
         if not self._over.is_set():
             self._over.set()
             self._ended()
+
+    def _close_hands(self, timeout: float = 0) -> None:
+        """They end with what they are at; a handler that never returns is not waited for."""
+        if self._hands is not None:
+            self._hands.close(timeout)
 
     # -- the loop's part ---------------------------------------------------------------------
 
@@ -259,6 +305,7 @@ class AsyncCrew(AsyncRuns):
             self._flush()
             if self._running:
                 self._give_up()
+            self._close_hands()
             self._over.set()
             self._ended()
 
@@ -299,6 +346,10 @@ class AsyncCrew(AsyncRuns):
                 window.take(job._started_ms or self._backend.clock.timeline_ms())
         for run in runs:
             self._launch(run)
+        if runs:
+            # after the first step of each
+            assert self._loop is not None
+            self._loop.call_soon(self._check_begun, runs)
 
     async def _claim(self, limit: int, timeout_ms: int | None = None) -> list[Job]:
         handle = self._handle
@@ -348,6 +399,7 @@ class AsyncCrew(AsyncRuns):
         for token in run.left:
             self._runs[token] = run
         self._running += 1
+        self._open.add(run)
         self._mind_beat()
         if "active" in self.heard:
             for job in run.jobs:
@@ -364,9 +416,11 @@ class AsyncCrew(AsyncRuns):
             self.card.next_beat_ms = now + self._beat_ms
         self._backend.beat_at(self.card.next_beat_ms)
 
-    def _under_way(self) -> list[list[Job]]:
-        runs = set(self._runs.copy().values())
-        return [list(run.left.copy().values()) for run in runs]
+    def _holds(self) -> int:
+        return len(self._runs.copy())
+
+    def _under_way(self) -> list[Sequence[Job]]:
+        return [run.jobs for run in self._open.copy()]
 
     def _lives(self) -> bool:
         return not self._over.is_set() and (self._loop is None or not self._loop.is_closed())

@@ -12,6 +12,7 @@ from ..errors import BunqueueError, ManagerClosedError, RateLimited, ValidationE
 from ..model.cancel import CLOSING
 from .batches import Batch, results_of
 from .crew_base import CrewBase
+from .handlers import not_awaited
 from .job import Job
 from .protocol import Backend
 
@@ -23,15 +24,17 @@ _Held = tuple[Job, "bytes | None"]
 
 class Run:
     """One call of the handler: its jobs (one, unless it takes batches), and its task. `left` maps
-    the tokens of those whose fate is still open to their jobs; `reason` is why it was cancelled."""
+    the tokens of those whose fate is still open to their jobs; `reason` is why it was cancelled;
+    `begun` whether its task has taken a first step."""
 
-    __slots__ = ("jobs", "left", "reason", "task")
+    __slots__ = ("begun", "jobs", "left", "reason", "task")
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs = jobs
         self.left: dict[str, Job] = {str(job.token): job for job in jobs}
         self.reason: str | None = None
         self.task: asyncio.Task[None] | None = None
+        self.begun = False
 
 
 class AsyncRuns(CrewBase):
@@ -57,6 +60,7 @@ class AsyncRuns(CrewBase):
         self._runs: dict[str, Run] = {}
         #: how many calls of the handler are under way
         self._running = 0
+        self._open: set[Run] = set()
         #: finished, to be acked together at the end of this turn of the loop
         self._held: list[_Held] = []
         #: the ids of what had not finished when it was to end
@@ -64,6 +68,7 @@ class AsyncRuns(CrewBase):
         self._interrupts: deque[tuple[str, str]] = deque()
 
     async def _run(self, run: Run) -> None:
+        run.begun = True
         try:
             if self._batch is None:
                 result = await self._route(run.jobs[0])
@@ -77,7 +82,22 @@ class AsyncRuns(CrewBase):
             for token in list(run.left):
                 self._settles(run, token)
             self._running -= 1
-            self._changed.set()
+            self._open.discard(run)
+            try:
+                self._changed.set()
+            except RuntimeError:
+                pass  # it is thrown away with its loop, which nobody runs any more
+
+    def _check_begun(self, runs: Sequence[Run]) -> None:
+        """A task that is cancelled before its first step runs nothing of its coroutine: its jobs go
+        back, and its place is free."""
+        for run in runs:
+            if not run.begun:
+                for token, job in run.left.copy().items():
+                    self._release(run, job, token)
+                self._running -= 1
+                self._open.discard(run)
+                self._changed.set()
 
     async def _raised(self, run: Run, error: BaseException) -> None:
         # a coroutine that is thrown away with its loop
@@ -118,7 +138,7 @@ class AsyncRuns(CrewBase):
             try:
                 data = self._backend.encode(result)
             except BaseException as error:  # a serializer may raise anything
-                await self._fail(run, job, error, work_done=True)
+                await self._fail(run, job, not_awaited(result) or error, work_done=True)
                 return
         if not self._settles(run, token):
             return

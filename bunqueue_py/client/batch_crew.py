@@ -122,7 +122,7 @@ class BatchCrew(Crew):
 
     def _results(self, slot: Slot, jobs: Sequence[Job]) -> Sequence[Any]:
         try:
-            returned = self._route(list(jobs))
+            returned = slot.call(self._route, list(jobs))
         except BaseException as error:  # SystemExit and its like fail the jobs, not the worker
             return [error] * len(jobs)
         try:

@@ -96,8 +96,8 @@ class Card:
 
 
 class RunsCard(Card):
-    """The same of a worker without slots: `runs` tells the jobs of each call that is under way,
-    `lives` whether anything of it runs."""
+    """The same of a worker without slots: `held` tells the jobs whose fate is open, `runs` those of
+    each call of the handler that has not returned, `lives` whether anything of it runs."""
 
     def __init__(
         self,
@@ -105,11 +105,13 @@ class RunsCard(Card):
         concurrency: int,
         lease_ms: int,
         beat_ms: int,
+        held: Callable[[], int],
         runs: Callable[[], Sequence[Sequence[Job]]],
         lives: Callable[[], bool],
     ) -> None:
         super().__init__(name, (), lease_ms, beat_ms)
         self._concurrency = concurrency
+        self.held = held
         self._runs = runs
         self._lives = lives
 
@@ -117,11 +119,6 @@ class RunsCard(Card):
     def concurrency(self) -> int:
         """How many calls of the handler may be under way at once."""
         return self._concurrency
-
-    @property
-    def active(self) -> int:
-        """How many jobs it holds."""
-        return sum(map(len, self._runs()))
 
     @property
     def busy(self) -> int:

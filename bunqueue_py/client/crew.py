@@ -75,15 +75,21 @@ class Crew(CrewBase):
 
     def start(self) -> None:
         """Starts a thread for each slot."""
-        for i, slot in enumerate(self.slots):
+        # nobody begins before all are there: each start would have to fight for the interpreter
+        # with the slots that are at work already
+        with self._turn.line:
+            for i, slot in enumerate(self.slots):
+                self._start_slot(i, slot)
+
+    def _start_slot(self, number: int, slot: Slot) -> None:
+        with self._lock:
+            self._live += 1
+        try:
+            slot.thread = spawn(f"{self._name}-{number}", self._serve_slot(slot))
+        except BaseException:  # no more threads to be had: what runs already is stopped
             with self._lock:
-                self._live += 1
-            try:
-                slot.thread = spawn(f"{self._name}-{i}", self._serve_slot(slot))
-            except BaseException:  # no more threads to be had: what runs already is stopped
-                with self._lock:
-                    self._live -= 1
-                raise
+                self._live -= 1
+            raise
 
     def pause(self) -> None:
         """Takes no more jobs until `resume`; gives back what no slot has started."""
@@ -327,7 +333,7 @@ class Crew(CrewBase):
         if "active" in self.heard:
             self._tell("active", job)
         try:
-            result = self._route(job)
+            result = slot.call(self._route, job)
         except BaseException as error:  # SystemExit and its like fail the job, not the worker
             self._failed(job, error)
         else:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
+from contextvars import copy_context
+from functools import partial
 from inspect import iscoroutine, iscoroutinefunction
 from typing import Any, NamedTuple
 
@@ -10,6 +13,7 @@ from ..durations import shown
 from ..errors import UnrecoverableError, ValidationError
 from ..model.import_path import ByPath
 from ..model.options import checked_name
+from ..offload import Offload
 from .job import Job
 
 Handler = Callable[[Any], Any]
@@ -40,9 +44,9 @@ def at_path(handler: Any) -> Any:
     return ByPath(f"{module}:{name}")
 
 
-def routed(handler: Any, *, mixed: bool = False) -> Route:
+def routed(handler: Any) -> Route:
     """The function that a handler or a mapping of handlers stands for. Raises `ValidationError`
-    for anything else, and, unless `mixed`, for a mapping of both plain and coroutine functions."""
+    for anything else."""
     if not isinstance(handler, Mapping):
         return Route(handler, _is_coroutine(_checked(handler)))
     routes: dict[str, Handler] = {}
@@ -50,15 +54,7 @@ def routed(handler: Any, *, mixed: bool = False) -> Route:
         routes[checked_name(name, "handler name")] = _checked(fn)
     if not routes:
         raise ValidationError("handler must not be an empty mapping")
-    kinds = {_is_coroutine(fn) for fn in routes.values()}
-    if len(kinds) > 1 and not mixed:
-        plain = next(name for name, fn in routes.items() if not _is_coroutine(fn))
-        raise ValidationError(
-            f"the handlers of one worker are all coroutine functions or all plain ones, and that "
-            f"of {plain!r} is plain while others are not: make it `async def`, and hand what "
-            "blocks in it to asyncio.to_thread()"
-        )
-    return Route(Routes(routes), True in kinds)
+    return Route(Routes(routes), any(map(_is_coroutine, routes.values())))
 
 
 class Routes:
@@ -77,6 +73,37 @@ class Routes:
                 'or "*"'
             )
         return fn(job)
+
+    @property
+    def are_mixed(self) -> bool:
+        """Whether some of them are plain functions and others coroutine functions."""
+        return len(set(map(_is_coroutine, self._routes.values()))) > 1
+
+    def off_loop(self, hands: Offload) -> Routes:
+        """The same, with the plain functions among them called on threads."""
+        return Routes(
+            {
+                name: fn if _is_coroutine(fn) else on_thread(fn, hands)
+                for name, fn in self._routes.items()
+            }
+        )
+
+
+def on_thread(fn: Handler, hands: Offload) -> Handler:
+    """A coroutine function that has a thread call `fn`, in the context of its task. It cannot be
+    cancelled: as long as the thread is busy, so is the place of the job."""
+
+    async def call(job: Job) -> Any:
+        busy = asyncio.ensure_future(hands(partial(copy_context().run, fn, job)))
+        while True:
+            try:
+                return await asyncio.shield(busy)
+            except asyncio.CancelledError:
+                # what has ended was the handler's own, or the loop is being shut down
+                if busy.done():
+                    raise
+
+    return call
 
 
 def _checked(fn: Any) -> Handler:

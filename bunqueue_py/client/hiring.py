@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from ..durations import shown
 from ..errors import ValidationError
 from ..model.options import checked_int
+from ..offload import Offload
 from ..types import Recycle
 from .async_crew import AsyncCrew
 from .batch_crew import BatchCrew
@@ -43,22 +44,30 @@ def hire(
                 "leave executor and batch out there, and try those on a QueueManager"
             )
         return backend.crew_class(  # type: ignore[no-any-return]
-            backend, usual.pop("queue"), usual.pop("name"), route.call, **usual
+            *(backend, usual.pop("queue"), usual.pop("name"), backend.instrument(route.call)),
+            **usual,
         )
     queue, name = usual.pop("queue"), usual.pop("name")
     if options.executor == "process":
+        from .process_batch_crew import ProcessBatchCrew
         from .process_crew import ProcessCrew
 
+        of_processes = (backend, queue, name, handler, route, recycle, options.stop_with)
         if batch is not None:
-            raise ValidationError('batch is not for executor="process": use threads or coroutines')
-        return ProcessCrew(
-            backend, queue, name, handler, route, recycle, options.stop_with, **usual
-        )
+            return ProcessBatchCrew(*of_processes, batch=batch, **usual)
+        return ProcessCrew(*of_processes, **usual)
     if route.is_async:
-        return AsyncCrew(backend, queue, name, route.call, batch=batch, **usual)
+        hands, call = None, route.call
+        if isinstance(call, Routes) and call.are_mixed:
+            hands = Offload(f"{name}-hand", usual["concurrency"])
+            call = call.off_loop(hands)
+        return AsyncCrew(
+            *(backend, queue, name, backend.instrument(call)), batch=batch, hands=hands, **usual
+        )
+    call = backend.instrument(route.call)
     if batch is not None:
-        return BatchCrew(backend, queue, name, route.call, batch=batch, **usual)
-    return Crew(backend, queue, name, route.call, **usual)
+        return BatchCrew(backend, queue, name, call, batch=batch, **usual)
+    return Crew(backend, queue, name, call, **usual)
 
 
 def _checked_recycle(options: CrewOptions) -> Recycle:

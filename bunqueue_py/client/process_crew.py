@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import atexit
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ..durations import shown
@@ -18,9 +19,11 @@ from .child import KILL_S, Child
 from .crew import Crew
 from .handlers import Route
 from .job import Job
+from .process_child import Orders
+from .process_requests import answered
 from .protocol import Backend
 from .turn import Pace, Slot
-from .wire import Message, pack_job, pack_serializer, unpack_error
+from .wire import End, Message, pack_jobs, pack_serializer, unpack_ends
 
 CANCEL_GRACE_MS = 5_000
 """How long a handler that was cancelled may take to return before its process is killed."""
@@ -40,9 +43,15 @@ class _EvenPace(Pace):
         return False
 
 
+class ChildDied(Exception):
+    """The process that was to run a job is gone; with an argument, before it had the job."""
+
+
 class ProcessCrew(Crew):
     """A crew whose slots have a process each. The thread of a slot talks to it; token, lease and
     outcome stay here."""
+
+    takes_batches = False
 
     def __init__(
         self,
@@ -58,11 +67,16 @@ class ProcessCrew(Crew):
         super().__init__(backend, queue, name, route.call, **usual)
         if usual["prefetch"] is None and usual["window"] is None:
             self._pace = _EvenPace(None)
-        self._arguments = (
+        self._orders = Orders(
             _paths_of(handler),
             pack_serializer(backend.serializer),
             backend.max_data_bytes,
+            self.takes_batches,
+            backend.child_instrument,
         )
+        #: by slot, what has its process run jobs
+        instrument: Callable[[Callable[..., Any]], Callable[..., Any]] = backend.instrument
+        self._calls = {slot: instrument(partial(self._in_child, slot)) for slot in self.slots}
         self._recycle = recycle
         self._stop_with = stop_with
         self._children: dict[Slot, Child] = {}
@@ -86,9 +100,8 @@ class ProcessCrew(Crew):
     def _tell_closing(self) -> None:
         super()._tell_closing()
         for slot, child in list(self._children.items()):
-            job = slot.current
-            if job is not None:
-                child.send("cancel", [job.token, CLOSING])
+            for token in self._tokens(slot):
+                child.tell("cancel", [token, CLOSING])
 
     def wind_up(self, deadline: int | None) -> tuple[list[str], bool]:
         """See `Crew.wind_up`; what has not returned by then is killed before its job goes back."""
@@ -134,7 +147,7 @@ class ProcessCrew(Crew):
         elif child is not None:
             return True
         number = self.slots.index(slot)
-        child = self._children[slot] = Child(f"{CHILD_NAME}-{self._name}-{number}", self._arguments)
+        child = self._children[slot] = Child(f"{CHILD_NAME}-{self._name}-{number}", self._orders)
         if self.stopping:
             child.kill(CLOSING)
         try:
@@ -182,152 +195,136 @@ class ProcessCrew(Crew):
             child = self._children[slot]
             if "active" in self.heard:
                 self._tell("active", job)
-            values, data = pack_job(job)
-            child.send("job", values, data)
-            if self.stopping:
-                child.send("cancel", [job.token, CLOSING])
             try:
-                message = self._talk(slot, child, job)
-            except EOFError:
-                self._died(slot, child, job)
-                return
-            self._kill_at.pop(slot, None)
-            self._ended_well(slot, child, job, message)
+                (end,) = self._calls[slot]((job,))
+            except ChildDied as death:
+                slot.current = None
+                self._died(slot, child, [job], death)
+            except BaseException as error:  # what the handler raised
+                self._failed(job, error, work_done=child.work_done)
+            else:
+                self._completed(slot, job, end)
         finally:
             self._kill_at.pop(slot, None)
             slot.current = None
 
-    def _talk(self, slot: Slot, child: Child, job: Job) -> Message:
-        """Answers the process until it says how the run ended. Raises `EOFError` if it dies."""
-        while True:
-            message = child.receive()
-            if message.kind in ("result", "failed"):
-                return message
-            answer = REQUESTS[message.kind](job, message)
-            if answer is not None:
-                child.send("reply", answer)
-
-    def _ended_well(self, slot: Slot, child: Child, job: Job, message: Message) -> None:
-        """The run has ended, and the process lives."""
-        # what is told of this run from now on is our own doing, and no reason to kill
+    def _in_child(self, slot: Slot, jobs: Sequence[Job]) -> list[End]:
+        """Has the slot's process run the jobs, and returns how each ended. Raises what the handler
+        raised, and `ChildDied`."""
+        child = self._children[slot]
+        if not child.send("jobs", *pack_jobs(jobs, self._backend.trace_carrier())):
+            # it has died between two jobs, which is no fault of these
+            raise ChildDied("before it began")
+        if self.stopping:
+            for job in jobs:
+                child.tell("cancel", [job.token, CLOSING])
+        message = self._talk(child, {str(job.token): job for job in jobs})
+        # what is told of these runs from now on is our own doing, and no reason to kill
         slot.current = None
-        child.runs += 1
-        flag, mib = message.values[:2]
+        self._kill_at.pop(slot, None)
+        mib, *values = message.values
+        child.runs += len(jobs)
         recycle = self._recycle
         child.wears_out = (recycle.jobs is not None and child.runs >= recycle.jobs) or (
             recycle.memory_mib is not None and mib is not None and mib > recycle.memory_mib
         )
-        if message.kind == "failed":
-            rest = Message("failed", message.values[2:], message.blob)
-            error = unpack_error(rest, self._backend.serializer)
-            self._failed(job, error, work_done=flag)
-            return
-        data = message.blob if flag else None
+        ends = unpack_ends(values, message.blob, self._backend.serializer)
+        child.work_done = ends[0].work_done
+        if ends[0].error is not None and (len(ends) < len(jobs) or len(jobs) == 1):
+            raise ends[0].error
+        return ends
+
+    def _talk(self, child: Child, jobs: Mapping[str, Job]) -> Message:
+        """Answers the process until it says how the runs ended. Raises `ChildDied`."""
+        while True:
+            try:
+                message = child.receive()
+            except EOFError:
+                raise ChildDied from None
+            if message.kind == "ends":
+                return message
+            token, *values = message.values
+            # what concerns no run in particular names none
+            job = next(iter(jobs.values())) if token is None else jobs.get(token)
+            answer = answered(message.kind, job, values, message.blob)
+            if answer is not None:
+                child.send("reply", *answer)
+
+    def _completed(self, slot: Slot, job: Job, end: End) -> None:
         if job._options.durable:
-            self._flush(slot, (job, data))
+            self._flush(slot, (job, end.data))
             return
-        slot.held.append((job, data))
+        slot.held.append((job, end.data))
         if not slot.queued or job._id in self._watched:
             self._flush(slot)
 
-    def _died(self, slot: Slot, child: Child, job: Job) -> None:
+    def _died(self, slot: Slot, child: Child, jobs: Sequence[Job], death: ChildDied) -> None:
         """The process is gone. If somebody killed it, that has decided on the job already."""
-        slot.current = None
         code = child.exit_code
         self._bury(slot, child)
-        if child.doomed is not None:
+        if child.doomed is not None or death.args:
             # does nothing where that has ended the delivery; but it may have been for the run
-            # before this one
-            self._backend.give_back(job.id, job.token)
+            # before this one, or for another job of the batch
+            for job in jobs:
+                self._backend.give_back(job.id, job.token)
             return
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         text = f"the process of worker {self._name!r} died while it ran the job ({how})"
-        error = HandlerError(text)
-        remote_of(error, Remote(text, (), frozenset()))
-        self._verdicts.end(job, error, cause=FailureReason.WORKER_LOST)
+        for job in jobs:
+            error = HandlerError(text)
+            remote_of(error, Remote(text, (), frozenset()))
+            self._verdicts.end(job, error, cause=FailureReason.WORKER_LOST)
 
     # -- what others do to its runs, told under the shard's lock -----------------------------
+
+    def _tokens(self, slot: Slot) -> list[str]:
+        """Of the deliveries that its process runs."""
+        job = slot.current
+        return [] if job is None else [str(job.token)]
 
     def _told(self, job_id: str, token: str, reason: str) -> Callable[[], None] | None:
         super()._told(job_id, token, reason)
         for slot in self.slots:
-            job = slot.current
-            if job is not None and job.token == token:
-                return lambda: self._interrupt(slot, job, reason)
+            if token in self._tokens(slot):
+                return lambda: self._interrupt(slot, token, reason)
         return None
 
-    def _interrupt(self, slot: Slot, job: Job, reason: str) -> None:
+    def _interrupt(self, slot: Slot, token: str, reason: str) -> None:
         """Its run is over: a job that was cancelled is never run again, and its handler may still
         clean up; any other may run elsewhere at once."""
         child = self._children.get(slot)
-        if child is None or slot.current is not job:
+        if child is None or token not in self._tokens(slot):
             return
         if reason == CANCELLED:
-            child.send("cancel", [job.token, reason])
-            until = self._backend.clock.timeline_ms() + CANCEL_GRACE_MS
-            self._kill_at[slot] = until, job.id
-            self._backend.beat_at(until)
+            child.tell("cancel", [token, reason])
+            self._kill_later(slot, token)
         else:
             child.kill(reason)
+
+    def _kill_later(self, slot: Slot, token: str) -> None:
+        until = self._backend.clock.timeline_ms() + CANCEL_GRACE_MS
+        self._kill_at[slot] = until, token
+        self._backend.beat_at(until)
 
     # -- the beat ----------------------------------------------------------------------------
 
     def beat(self) -> tuple[int, int | None]:
         """See `Crew.beat`; also ends the processes whose time is up."""
-        renewed, due = super().beat()
         now = self._backend.clock.timeline_ms()
-        for slot, (until, job_id) in list(self._kill_at.items()):
+        if now >= self.card.next_beat_ms:
+            for slot, busy in list(self._children.items()):
+                if slot.current is not None and not busy.is_alive:
+                    busy.hang_up()
+        renewed, due = super().beat()
+        for slot, (until, token) in list(self._kill_at.items()):
             if until > now:
                 due = until if due is None else min(due, until)
                 continue
             self._kill_at.pop(slot, None)
-            child, job = self._children.get(slot), slot.current
-            if child is not None and job is not None and job.id == job_id:
+            child = self._children.get(slot)
+            if child is not None and token in self._tokens(slot):
                 child.kill(CANCELLED)
         return renewed, due
-
-
-# -- what a process may ask for --------------------------------------------------------------------
-
-
-def _progress(job: Job, message: Message) -> None:
-    percent, text = message.values
-    try:
-        job.update_progress(percent, text)
-    except BunqueueError:
-        pass  # the run is over, as the process is told or has been told
-
-
-def _log(job: Job, message: Message) -> None:
-    text, level = message.values
-    try:
-        job.log(text, level)
-    except BunqueueError:
-        pass  # the same
-
-
-def _extend_lock(job: Job, message: Message) -> list[Any]:
-    return _answer(lambda: job._manager.backend.extend(job.id, job.token, message.values[0]))
-
-
-def _update_data(job: Job, message: Message) -> list[Any]:
-    return _answer(lambda: job.update_data(job._manager.decode(message.blob)))
-
-
-def _answer(call: Callable[[], Any]) -> list[Any]:
-    try:
-        return [True, call()]
-    except BunqueueError as error:
-        return [False, type(error).__name__, str(error)]
-
-
-REQUESTS: Mapping[str, Callable[[Job, Message], list[Any] | None]] = {
-    "progress": _progress,
-    "log": _log,
-    "extend_lock": _extend_lock,
-    "update_data": _update_data,
-}
-"""By the kind of message, what is done for a process; its answer, where it waits for one."""
 
 
 class _Farewell:

@@ -67,6 +67,12 @@ class Backend(Protocol):
     instrument: Callable[[Callable[[Job], Any]], Callable[[Job], Any]]
     """What is done to every handler before it serves."""
 
+    child_instrument: str | None
+    """The path of what is done to it in a process of a worker, if anything."""
+
+    trace_carrier: Callable[[], str | None]
+    """The context of the trace in which the caller is, as text, for those processes."""
+
     def check_open(self) -> None:
         """Raises `ManagerClosedError` if the manager is closed."""
         ...
@@ -298,6 +304,10 @@ class Closable(Protocol):
     """What a manager closes before itself."""
 
     def close(self, timeout: Duration | None = None, force: bool = False) -> bool: ...
+
+    def _close_with_manager(self, timeout: float | None) -> bool:
+        """`close`, by the manager; what was waited for in vain is not waited for again."""
+        ...
 
 
 class Manager(Protocol):

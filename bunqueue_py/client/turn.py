@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any
 
 from ..sync import LEAF, make_lock
 from .job import Job
@@ -29,6 +32,7 @@ class Slot:
     __slots__ = (
         "began_ms",
         "begun",
+        "context",
         "current",
         "handle",
         "has_turn",
@@ -51,6 +55,17 @@ class Slot:
         self.began_ms = 0
         self.has_turn = False
         self.thread: threading.Thread | None = None
+        #: what its handlers run in; another once one of them has left something in it
+        self.context = Context()
+
+    def call(self, handler: Callable[[Any], Any], argument: Any) -> Any:
+        """Calls the handler in a context without any variable of the adder's or another job's."""
+        context = self.context
+        try:
+            return context.run(handler, argument)
+        finally:
+            if context:
+                self.context = Context()
 
 
 class Turn:
@@ -61,20 +76,21 @@ class Turn:
     handler then block after all, the beat thread wrests the turn from it.
     """
 
-    __slots__ = ("_guard", "_keeper", "_line")
+    __slots__ = ("_guard", "_keeper", "line")
 
     def __init__(self) -> None:
-        self._line = threading.Lock()
+        #: whoever has it has the turn
+        self.line = threading.Lock()
         self._guard = make_lock("turn", LEAF)
         self._keeper: Slot | None = None
 
     def take(self) -> None:
         """Waits for the turn."""
-        self._line.acquire()
+        self.line.acquire()
 
     def give(self) -> None:
         """Passes the turn on."""
-        self._line.release()
+        self.line.release()
 
     def keep(self, slot: Slot) -> None:
         """The slot has the turn and runs jobs meanwhile."""
@@ -97,7 +113,7 @@ class Turn:
     def wrest(self, slot: Slot) -> None:
         """Passes on the turn that the slot keeps, if it does."""
         if self._keeper is slot and self.resume(slot):
-            self._line.release()
+            self.line.release()
 
 
 class Pace:

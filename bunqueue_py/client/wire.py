@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import builtins
 import json
+import os
+import select
+from collections.abc import Sequence
 from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -24,7 +27,8 @@ from ..model.failure import Failure, HandlerError, Remote, describe, remote_of
 from ..model.import_path import import_path
 from ..model.links import LinksView
 from ..model.options import Options
-from ..model.side import SideView
+from ..model.side import Side, SideView, side_view
+from ..model.snapshot import DATA
 from ..serializers import JsonSerializer, PickleSerializer, Serializer
 from ..types import FailureReason, JobState
 from .job import Job
@@ -53,70 +57,114 @@ def receive(pipe: Connection) -> Message:
     return Message(kind, values, data[end + 1 :])
 
 
+def await_end(pid: int) -> None:
+    """Blocks until that process has ended; where the system cannot tell, not at all."""
+    opened = getattr(os, "pidfd_open", None)
+    if opened is None:  # not on Linux: there the pipe has to do
+        return
+    poll = select.poll()
+    try:
+        poll.register(opened(pid), select.POLLIN)
+    except ProcessLookupError:
+        return
+    poll.poll()
+
+
+def has_room(pipe: Connection) -> bool:
+    """Whether a short message can be sent without waiting for whoever reads at the other end."""
+    if not hasattr(select, "poll"):
+        return True
+    poll = select.poll()
+    poll.register(pipe.fileno(), select.POLLOUT)
+    return bool(poll.poll(0))
+
+
 # -- jobs ------------------------------------------------------------------------------------------
 
 
-def pack_job(job: Job) -> tuple[list[Any], bytes]:
-    """A job that is handed out, as values and its encoded payload."""
-    queue, name, options, data, priority, _, created, run_at, started, *rest = job._fields
+def pack_jobs(jobs: Sequence[Job], trace: str | None) -> tuple[list[Any], bytes]:
+    """Jobs that are handed out, as values and their encoded payloads, one behind the other.
+    `trace`: the context of the trace that they run in."""
+    datas = [job._fields[DATA] or NO_BLOB for job in jobs]
+    values = [[len(data), *_packed(job, trace)] for job, data in zip(jobs, datas, strict=True)]
+    return values, datas[0] if len(datas) == 1 else NO_BLOB.join(datas)
+
+
+def _packed(job: Job, trace: str | None) -> list[Any]:
+    queue, name, options, _, priority, _, created, run_at, started, *rest = job._fields
     _, attempts_made, custom_id, side, unique_key = rest
-    packed_side = None
-    if side is not None:
-        failure = side.failure
-        packed_side = [
-            side.group,
-            side.progress,
-            side.progress_message,
-            side.stall_count,
-            side.tags,
-            None if failure is None else [failure.reason, failure.error, failure.stack],
-            side.timeline,
-            side.links,
-        ]
-    values = [
+    return [
         job.id,
         job.token,
         [queue, name, options.attempts, options.stack_trace_limit, options.timeout_ms],
         [priority, created, run_at, started, attempts_made, custom_id, unique_key],
-        packed_side,
+        _packed_side(side, trace),
     ]
-    return values, data
 
 
-def unpack_job(manager: Any, message: Message) -> Job:
-    """The job that `pack_job` has packed, with that manager behind it."""
-    job_id, token, settings, record, side = message.values
+def _packed_side(side: SideView | None, trace: str | None) -> list[Any] | None:
+    if side is None:
+        if trace is None:
+            return None
+        side = side_view(Side())
+    failure = side.failure
+    return [
+        side.group,
+        side.progress,
+        side.progress_message,
+        side.stall_count,
+        side.tags,
+        None if failure is None else [failure.reason, failure.error, failure.stack],
+        side.timeline,
+        side.links,
+        trace,
+    ]
+
+
+def unpack_jobs(manager: Any, message: Message) -> list[Job]:
+    """The jobs that `pack_jobs` has packed, with that manager behind them."""
+    found, at = [], 0
+    for size, job_id, token, settings, record, side in message.values:
+        fields = _fields(settings, record, side, message.blob[at : at + size])
+        found.append(Job(manager, job_id, token, fields))
+        at += size
+    return found
+
+
+def tokens_of(message: Message) -> list[str]:
+    """Those of the jobs that `pack_jobs` has packed."""
+    return [token for _, _, token, *_ in message.values]
+
+
+def _fields(
+    settings: list[Any], record: list[Any], side: list[Any] | None, data: bytes
+) -> tuple[Any, ...]:
     queue, name, attempts, stack_trace_limit, timeout_ms = settings
     priority, created, run_at, started, attempts_made, custom_id, unique_key = record
     options = Options(attempts=attempts, stack_trace_limit=stack_trace_limit, timeout_ms=timeout_ms)
-    fields = (
-        *(queue, name, options, message.blob, priority, JobState.ACTIVE, created, run_at, started),
+    return (
+        *(queue, name, options, data, priority, JobState.ACTIVE, created, run_at, started),
         *(None, attempts_made, custom_id, _unpacked(side), unique_key),
     )
-    return Job(manager, job_id, token, fields)
 
 
 def _unpacked(side: list[Any] | None) -> SideView | None:
     if side is None:
         return None
-    group, progress, message, stall_count, tags, failure, timeline, links = side
+    group, progress, message, stall_count, tags, failure, timeline, links, trace = side
     if failure is not None:
         failure = Failure(FailureReason(failure[0]), failure[1], tuple(failure[2]))
     steps = None if timeline is None else tuple((step, at) for step, at in timeline)
     ties = None if links is None else LinksView(links[0], tuple(links[1]), tuple(links[2]))
-    return SideView(
-        attempts=(),
-        dlq_retries=0,
+    return side_view(Side())._replace(
         failure=failure,
         group=group,
-        last_retry_ms=None,
-        letter=None,
         progress=progress,
         progress_message=message,
         stall_count=stall_count,
         tags=tuple(tags),
         timeline=steps,
-        trace=None,
+        trace=trace,
         links=ties,
     )
 
@@ -155,10 +203,10 @@ def pack_error(error: BaseException, serializer: Serializer) -> tuple[list[Any],
     ], blob
 
 
-def unpack_error(message: Message, serializer: Serializer) -> BaseException:
+def unpack_error(values: Sequence[Any], blob: bytes, serializer: Serializer) -> BaseException:
     """An exception to show in the place of that one, of its very class where that can be had."""
-    text, stack, classes, carried, arguments = message.values
-    error = _whole(message.blob, serializer) or _known(classes, carried, text)
+    text, stack, classes, carried, arguments = values
+    error = _whole(blob, serializer) or _known(classes, carried, text)
     if error is None and arguments is not None:
         cls = getattr(builtins, classes[0].rpartition(":")[2], None)
         if isinstance(cls, type) and issubclass(cls, BaseException):
@@ -199,6 +247,46 @@ def _path_of(cls: type) -> str:
 
 def _printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+# -- how runs end ----------------------------------------------------------------------------------
+
+
+class End(NamedTuple):
+    """How the run of a job ended in a process: with its encoded result, or with an error.
+    `work_done`: the handler had returned, and only its result is at fault."""
+
+    data: bytes | None
+    error: BaseException | None = None
+    work_done: bool = False
+
+
+def pack_ends(ends: Sequence[End], serializer: Serializer) -> tuple[list[Any], bytes]:
+    """As values, and what goes with them one behind the other."""
+    values: list[Any] = []
+    blobs = []
+    for end in ends:
+        if end.error is None:
+            blob = end.data or NO_BLOB
+            values.append([end.data is not None, len(blob)])
+        else:
+            told, blob = pack_error(end.error, serializer)
+            values.append([end.work_done, len(blob), told])
+        blobs.append(blob)
+    return values, NO_BLOB.join(blobs)
+
+
+def unpack_ends(values: Sequence[Any], blob: bytes, serializer: Serializer) -> list[End]:
+    """What `pack_ends` has packed."""
+    found, at = [], 0
+    for flag, size, *told in values:
+        part = blob[at : at + size]
+        at += size
+        if told:
+            found.append(End(None, unpack_error(told[0], part, serializer), flag))
+        else:
+            found.append(End(part if flag else None))
+    return found
 
 
 # -- serializers -----------------------------------------------------------------------------------

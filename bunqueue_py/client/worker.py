@@ -84,7 +84,7 @@ class Worker(Emitter):
     ) -> None:
         if executor == "process":
             handler = at_path(handler)
-        route = routed(handler, mixed=executor == "process")
+        route = routed(handler)
         options = checked_options(
             name,
             concurrency,
@@ -128,11 +128,13 @@ class Worker(Emitter):
         self._at_end: list[Callable[[], None]] = []
         self._fatal: BaseException | None = None
         self._abandoned: list[str] = []
+        #: a close has waited for handlers for as long as it was to
+        self._patience_is_over = False
         verdicts = Verdicts(self._backend, self._queue, self._tell, self._report, *errors)
         self._crew = hire(
             self._backend,
             handler,
-            route._replace(call=self._backend.instrument(route.call)),
+            route,
             CrewOptions(executor, checked_batch(batch), recycle, self._stop_with),
             queue=self._queue,
             name=self.name,
@@ -355,6 +357,10 @@ class Worker(Emitter):
             self._tell_waiting()
         return returned
 
+    def _close_with_manager(self, timeout: float | None) -> bool:
+        """`close`, by the manager: where a close has given up waiting, this one does not wait."""
+        return self.close(0 if timeout is None and self._patience_is_over else timeout)
+
     def _begin_close(self) -> bool:
         """Says whether it had been started."""
         with self._lock:
@@ -363,6 +369,8 @@ class Worker(Emitter):
 
     def _note(self, wound_up: tuple[list[str], bool]) -> bool:
         unfinished, returned = wound_up
+        if not returned and not self._crew.holds_me:
+            self._patience_is_over = True
         self._abandoned += [job_id for job_id in unfinished if job_id not in self._abandoned]
         return returned
 

@@ -17,6 +17,7 @@ from ..model.options import JobSpec
 try:
     from opentelemetry import context as otel_context
     from opentelemetry import propagate, trace
+    from opentelemetry.context import Context
     from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as error:
@@ -34,6 +35,8 @@ def attach(manager: Any, provider: Any) -> None:
     manager.push = _push(tracer, manager.push)
     manager.push_batch = _push_batch(tracer, manager.push_batch)
     manager.backend.instrument = _Instrument(tracer)
+    manager.backend.child_instrument = f"{__name__}:in_process"
+    manager.backend.trace_carrier = _carried
 
 
 def _attributes(queue: Any, operation: str, kind: str) -> dict[str, Any]:
@@ -148,21 +151,62 @@ class _Instrument:
         _end(span, None)
         return value
 
-    def _begin(self, job: Any) -> Span:
-        side = job._side
-        parent = None
-        if side is not None and side.trace is not None:
-            try:
-                parent = propagate.extract(json.loads(side.trace))
-            except ValueError:  # a file may be damaged: the run is then a trace of its own
-                parent = None
+    def _begin(self, given: Any) -> Span:
+        """The span of a run, or of one that takes a batch; that one only links to where its jobs
+        were added, since it can have but one parent."""
+        jobs = list(given) if isinstance(given, (list, tuple)) else [given]
+        job = jobs[0]
         attributes = _attributes(job.queue, "process", "process")
-        attributes["messaging.message.id"] = job.id
-        attributes["bunqueue.job.name"] = job.name
-        attributes["bunqueue.job.attempt"] = job.attempt
+        parent, links = None, []
+        if len(jobs) == 1:
+            parent = _context_of(job)
+            attributes["messaging.message.id"] = job.id
+            attributes["bunqueue.job.name"] = job.name
+            attributes["bunqueue.job.attempt"] = job.attempt
+        else:
+            attributes["messaging.batch.message_count"] = len(jobs)
+            added = (trace.get_current_span(_context_of(each)).get_span_context() for each in jobs)
+            found = {context.span_id: context for context in added if context.is_valid}
+            links = [trace.Link(context) for context in found.values()]
         return self._tracer.start_span(
-            f"process {job.queue}", parent, SpanKind.CONSUMER, attributes=attributes
+            f"process {job.queue}", parent, SpanKind.CONSUMER, attributes=attributes, links=links
         )
+
+
+def _context_of(job: Any) -> Context:
+    """Where the job was added; an empty context if that was not traced."""
+    side = job._side
+    if side is not None and side.trace is not None:
+        try:
+            return propagate.extract(json.loads(side.trace), Context())
+        except ValueError:  # a file may be damaged: the run is then a trace of its own
+            pass
+    return Context()
+
+
+def in_process(handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """For a process of a worker: has the handler run in the context of the span that the worker
+    has begun for it, so that what is traced there belongs to it. Without a provider of the
+    application's in that process nothing is."""
+
+    def call(given: Any) -> Any:
+        context = _context_of(given[0] if isinstance(given, list) else given)
+        token = otel_context.attach(context)
+        try:
+            result = handler(given)
+        finally:
+            otel_context.detach(token)
+        return _continued(result, context) if inspect.iscoroutine(result) else result
+
+    return call
+
+
+async def _continued(result: Awaitable[Any], context: Context) -> Any:
+    token = otel_context.attach(context)
+    try:
+        return await result
+    finally:
+        otel_context.detach(token)
 
 
 def _end(span: Span, error: BaseException | None) -> None:

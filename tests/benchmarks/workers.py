@@ -3,6 +3,9 @@
 Unit: times the raw loop, which is one thread that pulls and acks until the
 queue is empty. The worker's time runs from its start to the moment at which
 the queue is empty and nothing is active any more, acks included.
+
+*Watched*: on both sides times are measured and a listener hears of every
+completed job. Heartbeats are on everywhere.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from time import perf_counter
 
 from harness import PAYLOAD, Row, Settings, Thing, interleave, micros
 
-from bunqueue_py import Job, JobSpec, Queue, QueueManager, Worker
+from bunqueue_py import Job, JobEvent, JobSpec, ManagerConfig, Queue, QueueManager, Worker
 
 FILL = 1_000
 PATIENCE_S = 60
@@ -30,9 +33,21 @@ def fill(manager: QueueManager, jobs: int) -> None:
         manager.push_batch("q", [JobSpec("default", PAYLOAD) for _ in range(FILL)])
 
 
-def raw_loop(jobs: int) -> float:
+def heard(event: JobEvent) -> None:
+    """What a listener at least costs."""
+
+
+def opened(*, watched: bool) -> QueueManager:
+    """A manager that nobody watches, or one whose metrics and events somebody wants."""
+    manager = QueueManager(config=ManagerConfig(measure_times=watched))
+    if watched:
+        manager.events.subscribe(heard, types="completed")
+    return manager
+
+
+def raw_loop(jobs: int, *, watched: bool = False) -> float:
     """Seconds for one job, pulled and acked by the calling thread."""
-    with QueueManager() as manager:
+    with opened(watched=watched) as manager:
         fill(manager, jobs)
         done = 0
         start = perf_counter()
@@ -44,9 +59,9 @@ def raw_loop(jobs: int) -> float:
     return elapsed / jobs
 
 
-def worker_drain(concurrency: int, jobs: int) -> float:
+def worker_drain(concurrency: int, jobs: int, *, watched: bool = False) -> float:
     """Seconds for one job, drained by a worker of `concurrency` threads."""
-    with QueueManager() as manager:
+    with opened(watched=watched) as manager:
         fill(manager, jobs)
         queue = Queue("q", manager)
         start = perf_counter()
@@ -64,22 +79,31 @@ def assert_empty(queue: Queue) -> None:
 
 
 def measure(settings: Settings) -> list[Row]:
-    """Three rows: 1, 4 and 64 threads."""
+    """Six rows: 1, 4 and 64 threads, unwatched and watched."""
     jobs = settings.size(quick=10_000, full=20_000)
     often = replace(settings, rounds=settings.rounds * settings.size(quick=1, full=3))
-    baseline = partial(raw_loop, jobs)
-    names = {threads: f"worker drain, {threads} threads" for threads in PROMISES}
-    names[1] = "worker drain, 1 thread"
-    samples = interleave(
-        [Thing(names[n], partial(worker_drain, n, jobs), baseline) for n in PROMISES],
-        often,
-        "workers",
-    )
     rows = []
-    for threads, (floor, aim) in PROMISES.items():
-        found = samples[names[threads]]
-        note = f"{micros(found.measured)} a job; raw loop {micros(found.baseline)}"
-        rows.append(
-            Row(names[threads], "x raw loop", found.cost(), floor=floor, aim=aim, note=note)
+    for watched in (False, True):
+        baseline = partial(raw_loop, jobs, watched=watched)
+        names = {threads: title(threads, watched=watched) for threads in PROMISES}
+        samples = interleave(
+            [
+                Thing(names[n], partial(worker_drain, n, jobs, watched=watched), baseline)
+                for n in PROMISES
+            ],
+            often,
+            "workers",
         )
+        for threads, (floor, aim) in PROMISES.items():
+            found = samples[names[threads]]
+            note = f"{micros(found.measured)} a job; raw loop {micros(found.baseline)}"
+            rows.append(
+                Row(names[threads], "x raw loop", found.cost(), floor=floor, aim=aim, note=note)
+            )
     return rows
+
+
+def title(threads: int, *, watched: bool) -> str:
+    """The name of a row."""
+    some = "1 thread" if threads == 1 else f"{threads} threads"
+    return f"worker drain, {some}{', watched' if watched else ''}"

@@ -11,10 +11,10 @@ TIMEOUT = 10
 _LONGEST_LOOK = 0.05
 
 
-def until(condition: Callable[[], Any], what: str) -> None:
+def until(condition: Callable[[], Any], what: str, seconds: float = TIMEOUT) -> None:
     """Gives way to other threads until the condition holds. A machine that stands still meanwhile
     takes nothing from their time."""
-    left, last = float(TIMEOUT), time.monotonic()
+    left, last = float(seconds), time.monotonic()
     while not condition():
         now = time.monotonic()
         left -= min(now - last, _LONGEST_LOOK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from bunqueue_py import (
     WaitTimeoutError,
     Worker,
 )
+from bunqueue_py.aio import AsyncCalls
 from bunqueue_py.ops.query import check
 from bunqueue_py.testing import VirtualClock
 from tests.threads.patience import TIMEOUT
@@ -213,6 +215,46 @@ def test_without_threads_a_pull_answers_at_once() -> None:
             return job and job.data
 
     assert run(main) == 1
+
+
+def calls() -> list[str]:
+    return [name for name in vars(AsyncCalls) if not name.startswith("_")]
+
+
+@pytest.mark.parametrize("name", calls())
+def test_each_call_takes_what_the_managers_own_takes(name: str) -> None:
+    mine = inspect.signature(getattr(AsyncCalls, name))
+    own = inspect.signature(getattr(QueueManager, name))
+    if name == "push":  # which spells out two of the options
+        assert list(mine.parameters)[:4] == list(own.parameters)[:4]
+        return
+    assert [(p.name, p.kind) for p in mine.parameters.values()] == [
+        (p.name, p.kind) for p in own.parameters.values()
+    ]
+    seconds = [
+        {p.name: p.default for p in found.parameters.values() if p.name != "lock_duration"}
+        for found in (mine, own)
+    ]
+    assert seconds[0] == seconds[1]
+    assert inspect.iscoroutinefunction(getattr(AsyncCalls, name))
+
+
+def test_what_is_read_or_given_back_may_be_awaited_too(manager: QueueManager) -> None:
+    async def main() -> Any:
+        aio = manager.aio
+        added = await aio.push("q", 1, custom_id="one")
+        job = await aio.pull("q", owner="me")
+        assert job is not None
+        assert await aio.get_state(job) == "active"
+        assert await aio.release(job)
+        job = await aio.pull("q", owner="me")
+        assert await aio.release_owner("me") == 1
+        job = await aio.pull("q")
+        await aio.ack(job, [2])
+        found = await aio.get_job(queue="q", custom_id="one")
+        return found == added, await aio.get_result(added.id), await aio.get_job("gone")
+
+    assert run(main) == (True, [2], None)
 
 
 # -- events ------------------------------------------------------------------------------------

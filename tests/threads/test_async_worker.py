@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import threading
@@ -25,7 +26,6 @@ from bunqueue_py import (
     RateLimit,
     RateLimited,
     UnrecoverableError,
-    ValidationError,
     Worker,
 )
 from bunqueue_py.ops.query import check
@@ -115,13 +115,6 @@ def test_a_mapping_of_coroutine_functions_is_chosen_from_by_name(queue: Queue) -
     with Worker(queue, {"one": one, "*": rest}):
         assert queue.add("one").result(timeout=TIMEOUT) == "one"
         assert queue.add("two").result(timeout=TIMEOUT) == "rest"
-
-
-def test_a_mapping_of_both_kinds_is_refused_with_the_name_of_the_plain_one(queue: Queue) -> None:
-    async def one(job: Job) -> None: ...
-
-    with pytest.raises(ValidationError, match="'two' is plain"):
-        Worker(queue, {"one": one, "two": lambda job: None})
 
 
 def test_a_plain_function_that_returns_a_coroutine_fails_the_job_and_says_why(
@@ -458,6 +451,33 @@ def test_closing_the_manager_ends_a_worker_with_coroutines() -> None:
     assert gate.ended == ["cancelled"]
 
 
+@pytest.mark.parametrize("batch", [None, BatchOptions(2)])
+def test_a_task_that_is_cancelled_before_its_first_step_costs_neither_job_nor_place(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, batch: BatchOptions | None
+) -> None:
+    """A loop that is shut down does that, and so does a close that comes in that very turn."""
+    ran: list[Any] = []
+
+    async def work(given: Any) -> None:
+        ran.append(given)
+
+    worker = Worker(queue, work, batch=batch)
+    launch: Any = worker._crew._launch  # type: ignore[union-attr]
+    launched: list[Any] = []
+
+    def cancelled(run: Any) -> None:
+        launch(run)
+        launched.append(run)
+        if len(launched) <= 3:
+            run.task.cancel()
+
+    monkeypatch.setattr(worker._crew, "_launch", cancelled)
+    with worker:
+        job = queue.add("n", attempts=1)
+        job.result(timeout=TIMEOUT)
+    assert (len(launched), len(ran), job.refresh().attempts_made) == (4, 1, 0)
+
+
 # -- on the caller's loop ----------------------------------------------------------------------
 
 
@@ -605,3 +625,64 @@ def test_a_log_record_of_a_coroutine_says_its_job_and_queue(queue: Queue) -> Non
         (other.id, "q"),
         ("-", "-"),
     ]
+
+
+# -- a loop that ends under its worker -----------------------------------------------------------
+
+
+def stopped_loop(queue: Queue, *, closed: bool) -> tuple[Worker, Job]:
+    """A worker whose handler is under way on a loop that nobody runs any more."""
+    began = asyncio.Event()
+
+    async def work(job: Job) -> None:
+        began.set()
+        with contextlib.suppress(GeneratorExit):
+            await asyncio.sleep(60)
+
+    async def main() -> tuple[Worker, Job]:
+        worker = await Worker(queue, work, lock_duration=0.2).__aenter__()
+        job = queue.add("n", attempts=1)
+        await began.wait()
+        return worker, job
+
+    loop = asyncio.new_event_loop()
+    # which hears of the tasks that are thrown away with it
+    loop.set_exception_handler(lambda *_: None)
+    made = loop.run_until_complete(asyncio.wait_for(main(), TIMEOUT))
+    if closed:
+        loop.close()
+    else:
+        queue.loop = loop  # type: ignore[attr-defined]
+    return made
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_closing_a_worker_whose_loop_is_closed_or_stands_still_gives_its_job_back(
+    closed: bool, elsewhere: bool
+) -> None:
+    with QueueManager() as manager:
+        queue = Queue("q", manager)
+        worker, job = stopped_loop(queue, closed=closed)
+        if elsewhere:
+            thread = threading.Thread(target=lambda: worker.close(timeout=0.3))
+            thread.start()
+            thread.join(TIMEOUT)
+            assert not thread.is_alive()
+        else:
+            assert not worker.close(timeout=TIMEOUT)
+        assert worker.unfinished == [job.id]
+        assert (job.refresh().state, job.attempts_made) == ("waiting", 0)
+        assert worker.is_closed
+    if not closed:
+        queue.loop.close()  # type: ignore[attr-defined]
+
+
+def test_a_loop_that_is_closed_under_its_worker_is_noticed_by_the_heartbeat() -> None:
+    with QueueManager() as manager:
+        queue = Queue("q", manager)
+        worker, job = stopped_loop(queue, closed=True)
+        until(lambda: job.refresh().state == "waiting", "its job goes back")
+        assert job.attempts_made == 0
+        assert not worker.close(timeout=TIMEOUT)
+        assert worker.unfinished == [job.id]

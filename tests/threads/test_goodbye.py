@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,16 +28,18 @@ KINDS = {
     "process": ("threading.Event().wait()", "plain", 'executor="process", '),
 }
 WAYS = {
-    "close": "print(worker.close(timeout=0.1)); manager.close()",
-    "force": "print(worker.close(force=True)); manager.close()",
-    "manager": "print(manager.close(timeout=0.1))",
-    "exit": "",
-    "sys.exit": "sys.exit(0)",
-    "raise": 'sys.stderr.close(); raise ValueError("unhandled")',
+    "close": "begin(); print(worker.close(timeout=0.1)); manager.close()",
+    "force": "begin(); print(worker.close(force=True)); manager.close()",
+    "manager": "begin(); print(manager.close(timeout=0.1))",
+    "exit": "begin()",
+    "sys.exit": "begin(); sys.exit(0)",
+    "raise": 'begin(); sys.stderr.close(); raise ValueError("unhandled")',
     "run": "worker.run(); manager.close()",
+    "two signals": "worker.run(); manager.close()",
+    "killed": "begin(); manager.flush(); os.kill(os.getpid(), signal.SIGKILL)",
 }
 SCRIPT = """
-import asyncio, sys, threading
+import asyncio, os, signal, sys, threading
 from pathlib import Path
 from bunqueue_py import Queue, QueueManager, Worker
 
@@ -46,13 +49,16 @@ HERE = Path(__file__).parent
     (HERE / "begun").write_text("x")
     {body}
 
+def begin():
+    worker.start()
+    while not (HERE / "begun").exists():
+        threading.Event().wait(0.005)
+
 if __name__ == "__main__":
     manager = QueueManager({storage})
     queue = Queue("q", manager)
-    worker = Worker(queue, handler, {options}close_timeout=0.1).start()
+    worker = Worker(queue, handler, {options}close_timeout={patience})
     job = queue.add("n", attempts=1)
-    while not (HERE / "begun").exists():
-        threading.Event().wait(0.005)
     {way}
 """
 
@@ -66,6 +72,8 @@ def script(tmp_path: Path, way: str, kind: str, storage: str) -> Path:
         options=options,
         storage=repr(str(tmp_path / "jobs.db")) if storage == "sqlite" else "",
         way=WAYS[way],
+        # nothing but the second signal ends it in time
+        patience=60 if way == "two signals" else 0.1,
     )
     path.write_text(textwrap.dedent(text))
     return path
@@ -85,17 +93,19 @@ def test_a_worker_says_goodbye_and_its_job_goes_back(
         stderr=subprocess.PIPE,
         text=True,
     )
-    if way == "run":
-        until((tmp_path / "begun").exists, "the handler begins")
-        time.sleep(0.2)  # a signal before run() has begun would end the process at once
+    # and run() has put its signal handlers in place before that
+    until((tmp_path / "begun").exists, "the handler begins", 6 * TIMEOUT)
+    if way in ("run", "two signals"):
         process.send_signal(signal.SIGTERM)
+    if way == "two signals":
+        process.send_signal(signal.SIGINT)
     began = time.monotonic()
     try:
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()
     assert time.monotonic() - began < 30
-    assert process.returncode == (1 if way == "raise" else 0), err
+    assert process.returncode == {"raise": 1, "killed": -signal.SIGKILL}.get(way, 0), err
     if way in ("close", "force", "manager"):
         assert out == "False\n"
     if way != "raise":
@@ -104,7 +114,10 @@ def test_a_worker_says_goodbye_and_its_job_goes_back(
         with QueueManager(tmp_path / "jobs.db") as manager:
             assert manager.verify().ok
             (job,) = manager.get_jobs("q")
-            assert (job.state, job.attempts_made) == ("waiting", 0)
+            if way == "killed":
+                assert (job.state, job.failed_reason) == ("failed", "worker_lost")
+            else:
+                assert (job.state, job.attempts_made) == ("waiting", 0)
 
 
 @pytest.mark.slow
@@ -147,6 +160,52 @@ def test_closing_from_inside_a_handler_never_hangs(tmp_path: Path, kind: str) ->
         timeout=6 * TIMEOUT,
     )
     assert run.returncode == 0, run.stderr
+
+
+TALKATIVE = """
+import logging, os, sys
+from bunqueue_py import Queue, QueueManager, Worker
+
+logging.basicConfig(level=logging.INFO, stream=sys.stdout)
+manager = QueueManager("jobs.db")
+queue = Queue("q", manager)
+
+def handler(job):
+    print("working on", job.data)
+    logging.info("working on %s", job.data)
+
+worker = Worker(queue, handler, concurrency=4, close_timeout=0.5).start()
+queue.add_bulk([("n", n) for n in range(100)])
+queue.add("n", 100).result(timeout=20)
+"""
+ENDS = {"return": ("", 0), "exit": ("sys.exit(3)", 3), "error": ("raise ValueError('mine')", 1)}
+ENDS["at once"] = ("os._exit(4)", 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", list(ENDS))
+def test_a_program_ends_with_its_own_code_and_its_file_is_whole(
+    tmp_path: Path, end: str, slow_rounds: Callable[[int, int], int]
+) -> None:
+    """B086: 500 runs of a short program whose handlers print and log to the very end."""
+    call, code = ENDS[end]
+    (tmp_path / "script.py").write_text(TALKATIVE + call)
+    for _ in range(slow_rounds(1, 125)):
+        run = subprocess.run(
+            [sys.executable, tmp_path / "script.py"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert run.returncode == code, run.stderr
+        wanted = "ValueError: mine" if end == "error" else ""
+        assert run.stderr.strip().rpartition("\n")[2] == wanted
+        with QueueManager(tmp_path / "jobs.db") as manager:
+            report = manager.verify()
+            assert report.ok, report
+            manager.obliterate("q", force=True)
 
 
 @pytest.mark.slow

@@ -27,7 +27,11 @@ from bunqueue_py import (
 )
 from bunqueue_py.ops.query import check
 from tests.fixtures import process_handlers as handlers
-from tests.threads.patience import TIMEOUT, until
+from tests.threads import patience
+from tests.threads.patience import until
+
+TIMEOUT = 6 * patience.TIMEOUT
+"""A process takes seconds to start where others are busy."""
 
 ROOT = Path(__file__).resolve().parents[2]
 HANDLERS = {
@@ -312,7 +316,7 @@ def test_a_handler_that_no_process_could_import_is_refused(handler: Any) -> None
         ("recycle", Recycle(jobs=0)),
         ("recycle", Recycle(memory_mib=10**7)),
         ("recycle", 5),
-        ("batch", BatchOptions(2)),
+        ("batch", BatchOptions(1)),
     ],
 )
 def test_options_of_process_workers_are_checked(option: str, value: Any) -> None:

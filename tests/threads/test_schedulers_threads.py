@@ -23,6 +23,7 @@ from bunqueue_py import (
     Worker,
 )
 from bunqueue_py.ops.query import check
+from tests.threads.patience import until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -75,9 +76,7 @@ def test_upserts_of_many_threads_at_once_leave_one_scheduler_and_no_second_job()
                 thread.start()
             for thread in threads:
                 thread.join()
-            until = time.monotonic() + 20
-            while len(done) < 5 and time.monotonic() < until:
-                time.sleep(0.01)
+            until(lambda: len(done) >= 5, "it goes on firing")
         found = queue.schedulers.get("s")
         assert found is not None
         assert found.runs >= 5

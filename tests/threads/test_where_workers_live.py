@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from bunqueue_py import ForkedManagerError, Job, Queue, QueueManager, Worker
+from tests.fixtures.process_handlers import serve_file
 from tests.threads.patience import TIMEOUT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,6 +132,116 @@ def test_a_reloader_that_imports_the_program_twice_runs_a_job_once(tmp_path: Pat
     """
     run(script, tmp_path)
     assert (tmp_path / "ran").read_text().split() == ["0", "1", "2"]
+
+
+RELOADED = """
+import os, subprocess, sys, threading
+from functools import cache
+from pathlib import Path
+from bunqueue_py import Queue, QueueManager, Worker
+
+MARK = sys.argv[1]
+HERE = Path(__file__).parent
+
+def handler(job):
+    with open(HERE / "ran", "a") as file:
+        file.write(f"{job.data} {job.attempt},")
+    if not (HERE / "changed").exists():
+        (HERE / "changed").write_text("x")
+        threading.Event().wait()
+    return "done"
+
+@cache
+def queue():
+    mail = Queue("mail", QueueManager(HERE / "jobs.db"))
+    Worker(mail, handler, close_timeout=0).start()
+    return mail
+
+def serve():
+    mail = queue()
+    job = mail.get_job(custom_id="one") or mail.add("n", "mail", custom_id="one", attempts=1)
+    if job.result(timeout=20) == "done":
+        (HERE / "done").write_text("x")
+
+def changed():
+    while not (HERE / "done").exists():
+        if os.environ["START"] == "0" and (HERE / "changed").exists():
+            return True
+        threading.Event().wait(0.005)
+
+if os.environ.get(MARK) != "true":
+    for start in range(9):
+        env = {**os.environ, MARK: "true", "START": str(start)}
+        code = subprocess.call([sys.executable, *sys.argv], env=env, close_fds=False)
+        if code != 3:
+            sys.exit(code)
+else:
+    threading.Thread(target=serve, name="django-main-thread", daemon=True).start()
+    sys.exit(3 if changed() else 0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mark", ["WERKZEUG_RUN_MAIN", "RUN_MAIN"])
+def test_a_reloader_that_starts_the_program_anew_loses_no_job(tmp_path: Path, mark: str) -> None:
+    """B089: Flask's and Django's. The watcher runs the program with a mark in its environment; the
+    app serves on a thread there, the main thread exits with 3 when a file has changed, and the
+    watcher starts it again. The job that ran meanwhile goes back, uncharged, and runs once more."""
+    run(RELOADED, tmp_path, mark)
+    assert (tmp_path / "ran").read_text() == "mail 1,mail 1,"
+    with QueueManager(tmp_path / "jobs.db") as manager:
+        (job,) = manager.get_jobs("mail")
+        assert (job.state, job.attempts_made) == ("completed", 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_another_process_did_is_on_the_file_though_listeners_are_of_one_process(
+    tmp_path: Path, how: str
+) -> None:
+    """B092."""
+    heard: list[str] = []
+    with QueueManager() as manager:
+        manager.events.subscribe(lambda event: heard.append(event.type))
+        context = multiprocessing.get_context(how)
+        child = context.Process(target=serve_file, args=(tmp_path / "jobs.db", 5))
+        child.start()
+        child.join(6 * TIMEOUT)
+        assert child.exitcode == 0
+    assert heard == []
+    with QueueManager(tmp_path / "jobs.db") as manager:
+        queue = Queue("q", manager)
+        assert (queue.counts().completed, queue.counts().failed) == (5, 1)
+        assert sum(point.count for point in queue.metrics("completed")) == 5
+        assert sum(point.count for point in queue.metrics("failed")) == 1
+
+
+@pytest.mark.slow
+def test_a_process_cannot_find_a_handler_of_a_notebook_and_no_job_is_failed_for_it() -> None:
+    """Its main module has no file, as that of a program on the command line has none."""
+    program = """
+from bunqueue_py import BunqueueError, Queue, QueueManager, Worker
+
+def handler(job):
+    return 1
+
+with QueueManager() as manager:
+    queue = Queue("q", manager)
+    job = queue.add("n", attempts=1)
+    try:
+        Worker(queue, handler, executor="process").run()
+    except BunqueueError as error:
+        print("cannot import its handler" in str(error), job.refresh().state, job.attempts_made)
+"""
+    made = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert made.stdout == "True waiting 0\n", made.stderr
 
 
 @pytest.mark.slow

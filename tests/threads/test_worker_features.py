@@ -255,6 +255,28 @@ def test_a_second_signal_waits_for_nobody(queue: Queue) -> None:
     gate.set()
 
 
+def test_what_a_close_has_given_up_the_managers_own_close_does_not_wait_for(
+    manager: QueueManager, queue: Queue
+) -> None:
+    """A second signal, and then the end of the `with` block around the manager."""
+    began, gate = threading.Event(), threading.Event()
+
+    def handler(job: Job) -> None:
+        began.set()
+        gate.wait()
+
+    job = queue.add("n")
+    worker = Worker(queue, handler, close_timeout=None).start()
+    assert began.wait(TIMEOUT)
+    assert not worker.close(force=True)
+    closing = threading.Thread(target=manager.close)
+    closing.start()
+    closing.join(TIMEOUT)
+    assert not closing.is_alive()
+    gate.set()
+    assert worker.unfinished == [job.id]
+
+
 # -- forks ---------------------------------------------------------------------------------------
 
 

@@ -30,7 +30,7 @@ PACKAGE = "bunqueue_py"
 # front (protocol, job, schedulers) that a manager implements, and the rest, which knows nothing
 # behind it.
 FOUNDATION = frozenset(
-    "errors types config durations serializers _json_tags clock ids sync".split()
+    "errors types config durations serializers _json_tags clock ids sync offload".split()
 )
 NOUNS = frozenset({"shard", "stores", "registry", "storage"})  # do not know each other
 BELOW_STATE = NOUNS | {"foundation", "model"}

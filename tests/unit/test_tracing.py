@@ -1,5 +1,6 @@
 """Spans for adding and processing: who added a job is the parent of who runs it."""
 
+import asyncio
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,16 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from bunqueue_py import Job, JobSpec, ManagerConfig, Queue, QueueManager, ValidationError, Worker
+from bunqueue_py import (
+    BatchOptions,
+    Job,
+    JobSpec,
+    ManagerConfig,
+    Queue,
+    QueueManager,
+    ValidationError,
+    Worker,
+)
 from bunqueue_py.model.job_trace import TRACE
 from bunqueue_py.testing import VirtualClock
 
@@ -117,6 +127,65 @@ def test_the_jobs_of_a_batch_share_one_span(
     runs = named(exporter, "process q")
     assert len(runs) == 3
     assert {span.parent and span.parent.span_id for span in runs} == {added.context.span_id}
+
+
+def test_coroutines_and_mappings_of_them_are_traced_with_what_they_call(
+    provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    tracer = provider.get_tracer("app")
+
+    async def later(job: Job) -> None:
+        await asyncio.sleep(0)
+        with tracer.start_as_current_span(f"inside {job.name}"):
+            if job.name == "bad":
+                raise ValueError
+
+    def plain(job: Job) -> None:
+        with tracer.start_as_current_span(f"inside {job.name}"):
+            pass
+
+    for number, handler in enumerate((later, {"*": later}, {"plain": plain, "*": later})):
+        with traced(provider) as manager:
+            queue = Queue(f"q{number}", manager)
+            for name in ("plain", "well", "bad"):
+                queue.add(name, attempts=1)
+            serve(queue, handler)  # type: ignore[arg-type]
+        assert tree(exporter).splitlines() == [
+            line
+            for name in ("plain", "well", "bad")
+            for line in (
+                f"add q{number} [PRODUCER]",
+                f"  process q{number} [CONSUMER]" + " (ERROR)" * (name == "bad"),
+                f"    inside {name} [INTERNAL]" + " (ERROR)" * (name == "bad"),
+            )
+        ]
+        exporter.clear()
+
+
+@pytest.mark.parametrize("kind", ["plain", "coroutine"])
+def test_the_run_of_a_batch_is_one_span_that_links_to_each_adding(
+    provider: TracerProvider, exporter: InMemorySpanExporter, kind: str
+) -> None:
+    def plain(jobs: list[Job]) -> None:
+        assert trace.get_current_span().is_recording()
+
+    async def coroutine(jobs: list[Job]) -> None:
+        plain(jobs)
+
+    with traced(provider) as manager:
+        queue = Queue("q", manager)
+        for n in range(3):
+            queue.add("n", n)
+        handler: Any = plain if kind == "plain" else coroutine
+        with Worker(queue, handler, batch=BatchOptions(3)):
+            queue.wait_until_empty(10)
+        assert queue.counts().completed == 3
+    (run,) = named(exporter, "process q")
+    assert run.attributes is not None
+    assert run.attributes["messaging.batch.message_count"] == 3
+    added = {span.context.span_id for span in named(exporter, "add q")}
+    assert {link.context.span_id for link in run.links} == added
+    assert len(added) == 3
 
 
 def test_what_is_invalid_is_refused_as_ever_and_its_span_says_so(
