@@ -78,11 +78,11 @@ def _admit(
         failure = None
         if links is not None and links.edges:
             failure = begin_waiting(state, record, links, known_done)
+            mark_edges(queue, record, links)
         ready = False
         if links is not None and (links.unmet or failure is not None):
             record.gate(now, new=True)
             queue.gate(record)
-            mark_edges(queue, record, links)
         else:
             # a moment in the past has its place before those that are here
             ready = queue.place(record, now, in_order=record.run_at_ms >= now)

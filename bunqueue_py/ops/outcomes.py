@@ -4,9 +4,10 @@ applied by `flow.drain` after release."""
 from __future__ import annotations
 
 from binascii import b2a_base64
+from collections.abc import Iterable
 from typing import Any
 
-from ..model.job import COMPLETED, FAILED, REMOVED, JobRecord
+from ..model.job import ACTIVE, COMPLETED, FAILED, PENDING, REMOVED, JobRecord
 from ..model.links import EDGES_A_ROW, INLINE_EDGES, UNMET, Links, status_of
 from ..shard.dirty import Dirty
 from ..shard.queue_state import QueueState
@@ -14,30 +15,57 @@ from ..shard.shard import Shard
 from ..state import State
 from ..stores.dependencies import DEAD, DONE, FREED, GONE, Effect
 from ..stores.results import Proof
-from .mark import mark
+from .mark import MAX_STARTS, mark
 
 EDGES_KIND = "edges"
 PROOF_KIND = "proof"
 
 _effect = Effect._make
+_MOST_HERE = 16
+"""To so many who wait in the same shard a completion says it itself, under the lock; to more, the
+drain does, one hold of the lock for each."""
 FALLBACK_MS = 30_000
 """When the scheduler drains, should whoever was to do it have been broken off."""
 
 
-def record_end(state: State, queue: QueueState, record: JobRecord, now: int) -> None:
+def record_end(
+    state: State, queue: QueueState, record: JobRecord, now: int
+) -> list[JobRecord] | None:
     """The record has just completed or failed for good. Whoever waits for it will be told; one that
-    completed needs nobody any more, while one that failed may yet be retried."""
+    completed needs nobody any more, while one that failed may yet be retried. Of one that completed
+    and whose dependents are few and of its shard, returns those: the caller tells them in the end,
+    which saves the drain."""
     job_id = record.id
     done = record.state == COMPLETED
-    if job_id in state.dependencies.dependents:
+    here = None
+    known = state.dependencies.dependents.get(job_id)
+    if known is not None:
         if done and record.result_size >= 0:
             state.results.pin(job_id)
-        note(state, queue.shard, _effect((DONE if done else DEAD, job_id, queue.name)), now)
+        if done and len(known) <= _MOST_HERE:
+            here = _neighbours(state, queue.shard, known)
+        if here is None:
+            note(state, queue.shard, _effect((DONE if done else DEAD, job_id, queue.name)), now)
     side = record.side
     if side is not None and side.links is not None and side.links.edges:
         if done:
             release_edges(state, queue, record, side.links)
         mark_edges(queue, record, side.links)
+    return here
+
+
+def _neighbours(state: State, shard: Shard, job_ids: Iterable[str]) -> list[JobRecord] | None:
+    """The records of those jobs, but for those that are gone; `None` if one is of another shard."""
+    index = state.index
+    found = []
+    # one step of the interpreter, which needs no lock
+    for job_id in tuple(job_ids):
+        record = index.get(job_id)
+        if record is not None:
+            if record.queue.shard is not shard:
+                return None
+            found.append(record)
+    return found
 
 
 def record_leave(state: State, queue: QueueState, record: JobRecord, was: int) -> bool:
@@ -147,8 +175,30 @@ def keep_edge(queue: QueueState, record: JobRecord, links: Links, job_id: str) -
     dirty.ties[record.id] = record
 
 
+def mark_late(dirty: Dirty, record: JobRecord) -> None:
+    """The record waits for nobody any more. Its row is made with the cut, or when many have been
+    let go since: most have begun, or ended, by then. Edges that have rows of their own are not
+    written for it: those who completed tell how they stand."""
+    if not dirty.touched:
+        dirty.begin()
+    dirty.freed.append(record)
+    if len(dirty.freed) > MAX_STARTS:
+        _mark_oldest_freed(dirty)
+
+
+def _mark_oldest_freed(dirty: Dirty) -> None:
+    record = dirty.freed[0]
+    if record.state in (PENDING, ACTIVE):
+        mark(record.queue, record)
+    # after that: an exception between must not lose it
+    dirty.freed.popleft()
+
+
 def mark_ties(dirty: Dirty) -> None:
-    """The cut is taken: makes the rows of edges that have changed one by one since the last."""
+    """The cut is taken: makes the rows of those let go, and the rows of edges that have changed one
+    by one since the last."""
+    while dirty.freed:
+        _mark_oldest_freed(dirty)
     for record in list(dirty.ties.values()):
         links = links_of(record)
         if links is not None and record.state != REMOVED:
