@@ -202,7 +202,7 @@ class JobRecord:
         self.state = COMPLETED
         self.delivery = None
         side = self.side
-        if side is not None:
+        if side is not None and side.common is None:
             # a success ends what the dead letters knew of it
             side.letter = None
             side.dlq_retries = 0
@@ -319,10 +319,12 @@ class JobRecord:
     # -- what hangs on it --------------------------------------------------------------------
 
     def need_side(self) -> Side:
-        """The side object, made on first need."""
+        """The side object, this job's own, made on first need."""
         side = self.side
         if side is None:
             side = self.side = Side()
+        elif side.common is not None:
+            side = self.side = side.twin()
         return side
 
     def attempt_row(self, failure: Failure, now: int) -> AttemptRow:

@@ -144,7 +144,7 @@ def row_of(record: JobRecord, seq: int, result: bytes | None = None) -> JobRow:
         record.options,
         record.custom_id,
         None if record.unique_key is None else _claim_row(record.unique_key, record.claim),
-        None if side is None else _side_row(side),
+        None if side is None else side.common or side_row(side),
         data if len(data) <= INLINE_BYTES else None,
         result if result is None or len(result) <= INLINE_BYTES else None,
         record.result_size,
@@ -239,7 +239,8 @@ def record_from(row: JobRow, queue: Any, data: bytes | None = None) -> JobRecord
 _new = JobRecord.__new__
 
 
-def _side_row(side: Side) -> SideRow:
+def side_row(side: Side) -> SideRow:
+    """What the job's row has of it."""
     letter, timeline = side.letter, side.timeline
     return (
         side.anchored,

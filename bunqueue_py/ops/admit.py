@@ -30,9 +30,11 @@ def admitted(
     own: Own | None,
     now: int,
     known_done: frozenset[str] = NOTHING,
+    *,
+    fresh: bool = False,
 ) -> JobSnapshot:
     """`_admit`, and what its caller is to see of it."""
-    admitted, job_state = _admit(state, queue, record, own, now, known_done)
+    admitted, job_state = _admit(state, queue, record, own, now, known_done, fresh=fresh)
     if admitted is record:
         return state.snapshot(record, job_state)
     return state.snapshot(admitted, job_state, True).detach(with_data=admitted.state != REMOVED)
@@ -45,9 +47,11 @@ def _admit(
     own: Own | None,
     now: int,
     known_done: frozenset[str],
+    *,
+    fresh: bool,
 ) -> tuple[JobRecord, JobState]:
     """Publishes the record, or finds the job that has its custom id or its key. `known_done`: see
-    `begin_waiting`."""
+    `begin_waiting`; `fresh`: all that it waits for has come in just now, in the same unit."""
     record.created_ms = record.run_at_ms = record.entered_ms = now
     options = record.options
     if own is None:
@@ -77,7 +81,10 @@ def _admit(
         links = None if record.side is None else record.side.links
         failure = None
         if links is not None and links.edges:
-            failure = begin_waiting(state, record, links, known_done)
+            if fresh:
+                state.dependencies.register(record.id, links.edges)
+            else:
+                failure = begin_waiting(state, record, links, known_done)
             mark_edges(queue, record, links)
         ready = False
         if links is not None and (links.unmet or failure is not None):

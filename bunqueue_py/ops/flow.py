@@ -246,23 +246,19 @@ def _apply(state: State, effects: list[Effect]) -> None:
 
 
 def _tell_done(state: State, effects: list[Effect]) -> None:
-    """Those jobs have completed: tells those that wait for them, with one hold of the lock for up
-    to a bite of each shard."""
+    """Those jobs have completed: tells who waits for them, a bite of one shard at a time."""
     index, waiting_for = state.index, state.dependencies.waiting_for
     told: dict[Shard, list[tuple[str, JobRecord]]] = {}
     for effect in effects:
         for job_id in waiting_for(effect.job_id):
             record = index.get(job_id)
-            if record is None:
-                continue
-            part = told.setdefault(record.queue.shard, [])
-            part.append((effect.job_id, record))
-            if len(part) == _BITE:
-                _settle_met(state, record.queue.shard, part)
-                part.clear()
+            if record is not None:
+                part = told.setdefault(record.queue.shard, [])
+                part.append((effect.job_id, record))
+                if len(part) == _BITE:
+                    _settle_met(state, record.queue.shard, told.pop(record.queue.shard))
     for shard, part in told.items():
-        if part:
-            _settle_met(state, shard, part)
+        _settle_met(state, shard, part)
 
 
 def _settle_met(state: State, shard: Shard, met: list[tuple[str, JobRecord]]) -> None:

@@ -4,7 +4,6 @@ applied by `flow.drain` after release."""
 from __future__ import annotations
 
 from binascii import b2a_base64
-from collections.abc import Iterable
 from typing import Any
 
 from ..model.job import ACTIVE, COMPLETED, FAILED, PENDING, REMOVED, JobRecord
@@ -42,7 +41,7 @@ def record_end(
     if known is not None:
         if done and record.result_size >= 0:
             state.results.pin(job_id)
-        if done and len(known) <= _MOST_HERE:
+        if done and (known.__class__ is str or len(known) <= _MOST_HERE):
             here = _neighbours(state, queue.shard, known)
         if here is None:
             note(state, queue.shard, _effect((DONE if done else DEAD, job_id, queue.name)), now)
@@ -54,12 +53,12 @@ def record_end(
     return here
 
 
-def _neighbours(state: State, shard: Shard, job_ids: Iterable[str]) -> list[JobRecord] | None:
+def _neighbours(state: State, shard: Shard, known: str | dict[str, None]) -> list[JobRecord] | None:
     """The records of those jobs, but for those that are gone; `None` if one is of another shard."""
     index = state.index
     found = []
-    # one step of the interpreter, which needs no lock
-    for job_id in tuple(job_ids):
+    # of several, one step of the interpreter, which needs no lock
+    for job_id in (known,) if isinstance(known, str) else tuple(known):
         record = index.get(job_id)
         if record is not None:
             if record.queue.shard is not shard:

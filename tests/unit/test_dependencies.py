@@ -600,11 +600,11 @@ def test_a_drain_that_was_broken_off_is_made_up_for_half_a_minute_later(
 ) -> None:
     dependencies = manager._state.dependencies
     first = queue.add("first")
-    job = queue.add("job", depends_on=[first])
+    job = queue.add("job", depends_on=[first], on_dependency_failure="ignore")
     held = manager.pull(queue)
     monkeypatch.setattr(dependencies, "drain", lambda: None)
     assert held is not None
-    manager.ack(held)
+    manager.fail(held, "no", unrecoverable=True)
     assert state(job) == "waiting-children"
     assert manager._state.alarm.due_ms <= manager._state.now() + 30_000
     clock.advance(seconds=30)
@@ -617,9 +617,9 @@ def test_a_drainer_that_is_stuck_is_helped_out(
 ) -> None:
     dependencies = manager._state.dependencies
     first = queue.add("first")
-    job = queue.add("job", depends_on=[first])
+    job = queue.add("job", depends_on=[first], on_dependency_failure="ignore")
     assert dependencies.begin()  # by a thread that never ends it
-    run(queue)
+    manager.discard(first)
     for _ in range(2):
         assert state(job) == "waiting-children"
         clock.advance(seconds=30)

@@ -404,10 +404,10 @@ def test_an_exception_in_the_middle_of_adding_leaves_nothing(
     before = books(manager)
     real, calls = flow_add.admitted, iter(range(100))
 
-    def breaks(*arguments: Any) -> Any:
+    def breaks(*arguments: Any, **more: Any) -> Any:
         if next(calls) == 3:
             raise KeyboardInterrupt
-        return real(*arguments)
+        return real(*arguments, **more)
 
     monkeypatch.setattr(flow_add, "admitted", breaks)
     node = FlowNode("q", "t", children=[FlowNode(f"q{n}", "x", tags=["t"]) for n in range(6)])
