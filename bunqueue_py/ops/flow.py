@@ -16,7 +16,6 @@ from ..model.links import (
     CONTINUE,
     DROPPED,
     FAIL,
-    FAILED_CHILD,
     IGNORE,
     IGNORED,
     LOOSE,
@@ -118,8 +117,7 @@ def apply_failure(links: Links, job_id: str, seen: Seen) -> Failure | None:
     if policy in (FAIL, WAIT):
         return dependency_failure(job_id, code, seen)
     if policy == CONTINUE:
-        links.settle(job_id, FAILED_CHILD)
-        links.loosen()
+        links.go_on_without(job_id)
     else:
         links.settle(job_id, IGNORED if policy == IGNORE else DROPPED)
     return None
