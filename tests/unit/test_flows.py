@@ -817,3 +817,42 @@ def test_how_a_child_had_ended_counts_after_a_crash_though_it_runs_again(
         for other in rest:
             harness.manager.remove_dependency(parent.job.id, other.job.id)
         assert harness.manager.get_state(parent.job.id) == "waiting", "it waits for nothing more"
+
+
+@pytest.mark.parametrize("many", [3, 40])
+def test_a_job_that_came_after_all_its_dependencies_knows_them_after_a_crash(
+    tmp_path: Path, many: int
+) -> None:
+    with Harness(tmp_path / "jobs.db") as harness:
+        manager = harness.manager
+        others = [job.id for job in manager.push_batch("a", [("x", n) for n in range(many)])]
+        for job in manager.pull_batch("a", many):
+            manager.ack(job, job.data)
+        job = manager.push("q", depends_on=others)
+        assert job.state == "waiting"
+        manager.flush()
+        harness.crash_and_restart()
+        again = harness.manager.get_job(job.id)
+        assert again.depends_on == tuple(others)
+        assert list(again.children_values().values()) == list(range(many))
+
+
+@pytest.mark.parametrize("many", [3, 40])
+def test_what_failed_before_a_retry_is_known_after_a_crash(tmp_path: Path, many: int) -> None:
+    with Harness(tmp_path / "jobs.db") as harness:
+        manager = harness.manager
+        children = [
+            FlowNode("a", "x", attempts=1, on_failure="ignore_dependency") for _ in range(many)
+        ]
+        parent = FlowProducer(manager).fan_in(children, FlowNode("q", "p")).job
+        parent.discard()
+        for job in manager.pull_batch("a", many):
+            manager.fail(job, "no")
+        parent.retry()
+        before = parent.refresh().ignored_failures()
+        assert len(before) == many
+        manager.flush()
+        harness.crash_and_restart()
+        again = harness.manager.get_job(parent.id)
+        assert again.state == "waiting"
+        assert again.ignored_failures() == before
