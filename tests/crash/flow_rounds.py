@@ -66,7 +66,7 @@ def play_flows(path: Path, seed: int, found: Found) -> None:
 
 
 def play_big_flow(path: Path, seed: int, found: Found) -> None:
-    """A child adds a flow of 10,000 jobs and is killed meanwhile: all of it is there, or nothing."""
+    """A child is killed while it adds a flow of 10,000 jobs: all of it is there, or nothing."""
     plan = {**plan_of(seed), "module": "tests.crash.flow_child", "big": True, "span": 2.0}
     kill_one(path, 0, plan)
     text = path.with_name("journal0").read_text()
