@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any, NamedTuple
 
 from .failure import Failure
@@ -89,7 +88,8 @@ class Side:
         self.retired: tuple[tuple[str, bool], ...] = ()
         self.stall_count = 0
         self.tags: tuple[str, ...] = ()
-        self.timeline: deque[tuple[str, int]] | None = None
+        #: never changed in place: snapshots and rows have it too
+        self.timeline: tuple[tuple[str, int], ...] | None = None
         #: the context of the trace in which it was added, where that is traced
         self.trace: str | None = None
         self.view: SideView | None = None
@@ -140,7 +140,7 @@ def side_view(side: Side) -> SideView:
             side.progress_message,
             side.stall_count,
             side.tags,
-            None if side.timeline is None else tuple(side.timeline),
+            side.timeline,
             side.trace,
             None if side.links is None else side.links.view(),
         ),

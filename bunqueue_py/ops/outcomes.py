@@ -41,7 +41,16 @@ def record_end(
     if known is not None:
         if done and record.result_size >= 0:
             state.results.pin(job_id)
-        if done and (known.__class__ is str or len(known) <= _MOST_HERE):
+        if not done:
+            pass
+        elif isinstance(known, str):
+            # the usual one, in line
+            waits = state.index.get(known)
+            if waits is None:
+                here = []
+            elif waits.queue.shard is queue.shard:
+                here = [waits]
+        elif len(known) <= _MOST_HERE:
             here = _neighbours(state, queue.shard, known)
         if here is None:
             note(state, queue.shard, _effect((DONE if done else DEAD, job_id, queue.name)), now)
@@ -53,18 +62,12 @@ def record_end(
     return here
 
 
-def _neighbours(state: State, shard: Shard, known: str | dict[str, None]) -> list[JobRecord] | None:
+def _neighbours(state: State, shard: Shard, job_ids: dict[str, None]) -> list[JobRecord] | None:
     """The records of those jobs, but for those that are gone; `None` if one is of another shard."""
-    index = state.index
-    found = []
-    # of several, one step of the interpreter, which needs no lock
-    for job_id in (known,) if isinstance(known, str) else tuple(known):
-        record = index.get(job_id)
-        if record is not None:
-            if record.queue.shard is not shard:
-                return None
-            found.append(record)
-    return found
+    # one step of the interpreter, which needs no lock
+    found = [state.index.get(job_id) for job_id in tuple(job_ids)]
+    records = [record for record in found if record is not None]
+    return records if all(record.queue.shard is shard for record in records) else None
 
 
 def record_leave(state: State, queue: QueueState, record: JobRecord, was: int) -> bool:
@@ -110,8 +113,10 @@ def release_edges(state: State, queue: QueueState, record: JobRecord, links: Lin
     """The record needs to know nothing any more of those that it waited for."""
     if not links.edges:
         return
-    for job_id in state.dependencies.unregister(record.id, links.edges):
-        free(state, queue.shard, job_id)
+    freed = state.dependencies.unregister(record.id, links.edges)
+    if state.proofs.pinned or state.results.pinned:
+        for job_id in freed:
+            free(state, queue.shard, job_id)
 
 
 def free(state: State, shard: Shard, job_id: str) -> None:

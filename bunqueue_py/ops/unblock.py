@@ -36,7 +36,20 @@ def let_go(state: State, queue: QueueState, record: JobRecord, now: int) -> None
     record.unblock(now)
     # in an empty lane, which has no stale mark of it either, it takes the way of those that come in
     empty = not (queue.ready.lane.records or record.priority or queue.ready.heaped)
-    ready = queue.place(record, now, in_order=empty and queue.groups is None)
+    side = record.side
+    if (
+        empty
+        and queue.groups is None
+        and record.run_at_ms <= now
+        and not record.options.lifo
+        and (side is None or not (side.anchored or side.group))
+    ):
+        # what `place` does, in line: the way of every job of a chain
+        queue.seq = seq = queue.seq + 1
+        queue.ready.append(record, seq)
+        ready = True
+    else:
+        ready = queue.place(record, now, in_order=empty and queue.groups is None)
     dirty = queue.shard.dirty
     if dirty is not None:
         mark_late(dirty, record)
