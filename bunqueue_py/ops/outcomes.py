@@ -36,7 +36,7 @@ def record_end(
     which saves the drain."""
     job_id = record.id
     done = record.state == COMPLETED
-    here = None
+    here: list[JobRecord] | None = None
     known = state.dependencies.dependents.get(job_id)
     if known is not None:
         if done and record.result_size >= 0:
