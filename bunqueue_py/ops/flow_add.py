@@ -71,30 +71,47 @@ def add_flows(
         if named:
             # whether that leads back to the parent can be seen only while nobody changes any tie
             shards.update(state.shards.shards)
-    with state.shards.locked(shards) as held:
-        for shard in held:
-            if shard.gate:
-                enter(state, shard)
-        now = state.now()
-        if parent is not None and owner is not None:
-            _refuse_parent(state, owner, parent, drafts)
-        _refuse_drafts(state, drafts, now, known_done)
-        for shard in held:
-            shard.gate = BROKEN
-        try:
-            if owner is not None:
-                _adopt(state, owner, records[-1], now)
-            jobs = _admit_all(state, drafts, now, known_done)
-        except BaseException:
-            _undo(owner, records)
-            raise
-        for shard in held:
-            shard.gate = OPEN
-        cut = storage.cut if durable and storage is not None else 0
-    _after(held)
+
+    def add(held: Sequence[Shard]) -> tuple[list[JobSnapshot], int]:
+        added = _add(state, drafts, owner, parent, held, known_done)
+        return added, storage.cut if durable and storage is not None else 0
+
+    jobs, cut = state.shards.holding(shards, add)
+    _after(shards)
     if not state.alarm.served:
         state.alarm.start()
     settle(state, cut, jobs[-1]._id)
+    return jobs
+
+
+def _add(
+    state: State,
+    drafts: Drafts,
+    owner: JobRecord | None,
+    parent: Parent | None,
+    held: Sequence[Shard],
+    known_done: frozenset[str],
+) -> list[JobSnapshot]:
+    """Adds them all, or none; all their shards are held, and that of the parent."""
+    records = drafts.records
+    for shard in held:
+        if shard.gate:
+            enter(state, shard)
+    now = state.now()
+    if parent is not None and owner is not None:
+        _refuse_parent(state, owner, parent, drafts)
+    _refuse_drafts(state, drafts, now, known_done)
+    for shard in held:
+        shard.gate = BROKEN
+    try:
+        if owner is not None:
+            _adopt(state, owner, records[-1], now)
+        jobs = _admit_all(state, drafts, now, known_done)
+    except BaseException:
+        _undo(owner, records)
+        raise
+    for shard in held:
+        shard.gate = OPEN
     return jobs
 
 
