@@ -1,6 +1,8 @@
 """Flows: trees of jobs over several queues, what a child's failure does, children added later."""
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -694,6 +696,21 @@ def test_unprocessed_children_are_removed_with_all_below_them(
     assert job.remove_unprocessed_children() == []
 
 
+def test_what_others_wait_for_too_is_not_removed_with_unprocessed_children(
+    manager: QueueManager, flows: FlowProducer
+) -> None:
+    below = [FlowNode("q", "alone"), FlowNode("q", "wanted")]
+    tree = flows.add(FlowNode("q", "top", children=[FlowNode("q", "inner", children=below)]))
+    (inner,) = tree.children
+    alone, wanted = (child.job for child in inner.children)
+    after = manager.push("r", depends_on=[wanted])
+    assert tree.job.remove_unprocessed_children() == [inner.job.id]
+    assert state(tree.job) == "waiting"
+    assert manager.get_job(inner.job.id) is manager.get_job(alone.id) is None
+    assert state(wanted) == "waiting"
+    assert state(after) == "waiting-children"
+
+
 def test_a_parent_that_is_removed_leaves_its_children_alone(
     manager: QueueManager, flows: FlowProducer
 ) -> None:
@@ -856,3 +873,22 @@ def test_what_failed_before_a_retry_is_known_after_a_crash(tmp_path: Path, many:
         again = harness.manager.get_job(parent.id)
         assert again.state == "waiting"
         assert again.ignored_failures() == before
+
+
+@pytest.mark.parametrize("policy", ["fail_parent", "ignore_dependency"])
+def test_a_child_that_a_file_has_spoiled_fails_its_parent(tmp_path: Path, policy: Any) -> None:
+    """B112: a child that cannot be decoded ends as any that fails."""
+    path, clock = tmp_path / "jobs.db", VirtualClock()
+    with QueueManager(path, clock=clock, background=False) as manager:
+        child = FlowNode("a", "child", on_failure=policy)
+        tree = FlowProducer(manager).add(FlowNode("q", "p", children=[child]))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE jobs SET meta = 'x' WHERE id = ?", (tree.children[0].job.id,))
+    with QueueManager(path, clock=clock, background=False) as manager:
+        found = manager.get_job(tree.job.id)
+        assert found is not None
+        if policy == "fail_parent":
+            assert (found.state, found.failed_reason) == ("failed", "dependency_failed")
+        else:
+            assert found.state == "waiting"
+            assert list(found.ignored_failures()) == [tree.children[0].job.id]
