@@ -1696,7 +1696,7 @@ def test_an_exception_at_some_lines_of_a_verb_leaves_balanced_books(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(100)
-    sweep(name, KeyboardInterrupt, step=151 if name in OF_FLOWS else 37)
+    sweep(name, KeyboardInterrupt, step=211 if name in OF_FLOWS else 37)
 
 
 @pytest.mark.slow
