@@ -356,6 +356,41 @@ def test_a_flow_that_cannot_be_is_refused_whole(
     assert books(manager) == before
 
 
+def test_what_is_wrong_in_one_of_several_flows_is_told_with_its_way_there(
+    flows: FlowProducer,
+) -> None:
+    twin = FlowNode("q", "twin")
+    trees = [
+        FlowNode("q", "a", children=[FlowNode("q", "x"), twin]),
+        FlowNode("q", "b", children=[FlowNode("q", "y", children=[twin])]),
+    ]
+    way = r"nodes\[1\].children\[0\].children\[0\]"
+    with pytest.raises(FlowError, match=way + r" is the same FlowNode as nodes\[0\].children\[1\]"):
+        flows.add_bulk(trees)
+    with pytest.raises(FlowError, match=r"nodes\[1\] is the same FlowNode as nodes\[0\]"):
+        flows.add_bulk([twin, twin])
+    trees[1].children[0].children[0] = FlowNode("q", "z", priority=1.5)  # type: ignore[arg-type]
+    with pytest.raises(ValidationError, match=way + ": priority"):
+        flows.add_bulk(trees)
+
+
+def test_what_children_share_is_not_changed_by_what_happens_to_one(
+    manager: QueueManager, flows: FlowProducer
+) -> None:
+    tree = flows.fan_in([FlowNode("q", "x") for _ in range(4)], FlowNode("p", "p"))
+    first, second, third, last = (child.job for child in tree.children)
+    tree.job.remove_dependency(second)
+    third.add_child(FlowNode("q", "below"))
+    first.discard()
+    assert second.refresh().parent_id is None
+    assert third.refresh().children_ids
+    assert first.refresh().timeline[-1].state == "failed"
+    for job in (first, third, last):
+        assert job.refresh().parent_id == tree.job.id
+    assert [entry.state for entry in last.timeline] == ["waiting"]
+    assert last.children_ids == ()
+
+
 @pytest.mark.parametrize(
     ("options", "kind"),
     [
