@@ -59,10 +59,10 @@ class FlowNode:
             checked_policy(on_failure)
         self.name = name
         self.data = data
-        # most have none
-        self.children: list[FlowNode] = (
-            [] if children == () else list(checked_iterable(children, "children"))
-        )
+        self.children: list[FlowNode] = []
+        if children.__class__ is not tuple or children:
+            # most have none
+            self.children = list(checked_iterable(children, "children"))
         self.on_failure = on_failure
         self.options: dict[str, Any] = options  # type: ignore[assignment]
 

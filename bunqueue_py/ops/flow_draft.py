@@ -69,6 +69,8 @@ def tie_drafts(drafts: Drafts, *, chain: bool, parent_id: str | None) -> None:
     """Ties the records together, children to parents and, in a chain, each root to the one before;
     and the last root to the job that it comes to."""
     plan, records, owns = drafts.plan, drafts.records, drafts.owns
+    for policy in {plan.nodes[root].on_failure for root in plan.roots}:
+        checked_policy(policy)
     ties: dict[int, Links] = {}
     for number, children in plan.children.items():
         links = ties[number] = Links()
@@ -83,8 +85,8 @@ def tie_drafts(drafts: Drafts, *, chain: bool, parent_id: str | None) -> None:
     if chain:
         for before, i in zip(plan.roots, plan.roots[1:], strict=False):
             links = ties.get(i) or ties.setdefault(i, Links())
-            policy = checked_policy(plan.nodes[before].on_failure)
-            links.add(records[before].id, policy, child=False)
+            on_failure = checked_policy(plan.nodes[before].on_failure)
+            links.add(records[before].id, on_failure, child=False)
     for i, links in ties.items():
         records[i].need_side().links = links
 
