@@ -422,6 +422,10 @@ def test_options_that_are_put_into_a_node_later_are_refused_too(
     node.options = {"nonsense": 1}
     with pytest.raises(TypeError, match="nonsense"):
         flows.add(node)
+    node.options, node.on_failure = {}, "explode"
+    for flow in (node, FlowNode("q", "top", children=[node])):
+        with pytest.raises(ValidationError, match="on_failure"):
+            flows.add(flow)
     for bad in (None, "x", manager):
         with pytest.raises(ValidationError):
             flows.add(bad)  # type: ignore[arg-type]
