@@ -1,5 +1,6 @@
 """What ties between jobs cost, counted and not timed."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -138,3 +139,75 @@ def test_a_flow_is_one_transaction_on_disk_however_large(tmp_path: Path) -> None
         assert found is not None
         assert found.children_ids == tree.job.children_ids
         assert manager.counts().total == 2_001
+
+
+def steps(call: Callable[[], Any]) -> int:
+    """How many steps the interpreter takes for the call."""
+    count = 0
+
+    def step(frame: Any, event: str, arg: Any) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        count += event == "opcode"
+        return step
+
+    before = sys.gettrace()
+    sys.settrace(step)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def run_all(manager: QueueManager) -> None:
+    while (job := manager.pull("q")) is not None:
+        manager.ack(job)
+
+
+def a_job_more(make: Callable[[int], int]) -> float:
+    """The steps for one job more."""
+    return (make(35) - make(15)) / 20
+
+
+def test_a_link_of_a_chain_takes_less_than_twice_the_steps_of_a_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BUNQUEUE_CHECK_LOCKS", "0")
+
+    def chain(n: int) -> int:
+        with two_shards() as manager:
+            FlowProducer(manager).chain([FlowNode("q", "x") for _ in range(n)])
+            return steps(lambda: run_all(manager))
+
+    def apart(n: int) -> int:
+        with two_shards() as manager:
+            manager.push_batch("q", [("x", None)] * n)
+            return steps(lambda: run_all(manager))
+
+    assert a_job_more(chain) < 1.7 * a_job_more(apart)
+
+
+def test_a_child_takes_less_than_twice_the_steps_of_a_job_of_a_batch_from_adding_to_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BUNQUEUE_CHECK_LOCKS", "0")
+
+    def wide(n: int) -> int:
+        def call() -> None:
+            nodes = [FlowNode("q", "x") for _ in range(n)]
+            FlowProducer(manager).fan_in(nodes, FlowNode("q", "p"))
+            run_all(manager)
+
+        with two_shards() as manager:
+            return steps(call)
+
+    def batch(n: int) -> int:
+        def call() -> None:
+            manager.push_batch("q", [("x", None)] * n)
+            run_all(manager)
+
+        with two_shards() as manager:
+            return steps(call)
+
+    assert a_job_more(wide) < 1.6 * a_job_more(batch)
