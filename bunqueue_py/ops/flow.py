@@ -34,7 +34,6 @@ from ..stores.dependencies import AGAIN, DEAD, DONE, FREED, GONE, KEPT, LIVE, RE
 from ..types import FailureReason
 from .finish import finalize
 from .outcomes import (
-    FALLBACK_MS,
     keep_edge,
     links_of,
     mark_edges,
@@ -210,7 +209,7 @@ def drain(state: State, *, force: bool = False) -> int:
             # what the file holds says the same, and the next opening applies it
             return applied
         except BaseException:
-            state.alarm.set(state.now() + FALLBACK_MS)
+            state.alarm.set(state.now() + state.periods.dependency_fallback)
             raise
         finally:
             dependencies.end()

@@ -23,8 +23,6 @@ _effect = Effect._make
 _MOST_HERE = 16
 """To so many who wait in the same shard a completion says it itself, under the lock; to more, the
 drain does, one hold of the lock for each."""
-FALLBACK_MS = 30_000
-"""When the scheduler drains, should whoever was to do it have been broken off."""
 
 
 def record_end(
@@ -98,7 +96,8 @@ def note(state: State, shard: Shard, effect: Effect, now: int | None = None) -> 
     dependencies.pending.append(effect)
     if not shard.after or shard.after[-1] is not dependencies.drain:
         shard.after.append(dependencies.drain)  # type: ignore[arg-type]
-    due = (state.now() if now is None else now) + FALLBACK_MS
+    # when the scheduler drains, should whoever was to do it have been broken off
+    due = (state.now() if now is None else now) + state.periods.dependency_fallback
     if due < state.alarm.due_ms:
         state.alarm.set(due)
 
