@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -35,7 +35,7 @@ from .ids import Ids, SystemIds
 from .model.checks import checked_iterable
 from .model.failure import bounded, describe
 from .model.figures import ManagerStats, MinuteCount
-from .model.flow_node import FlowNode, Planned, planned
+from .model.flow_node import FlowNode, FlowPlan, planned
 from .model.health import HealthReport
 from .model.job_logs import LogEntry, LogPage, checked_line
 from .model.options import (
@@ -1191,10 +1191,10 @@ class QueueManager:
 
     # -- flows: what `FlowProducer` and `Job` call -------------------------------------------
 
-    def add_flows(self, plan: Sequence[Planned], *, chain: bool = False) -> list[Job]:
+    def add_flows(self, plan: FlowPlan, *, chain: bool = False) -> list[Job]:
         """Adds planned nodes in one unit, each behind its children; see `FlowProducer`."""
         self._check_open()
-        if not plan:
+        if not len(plan):
             return []
         return flow_add.add_flows(self._state, plan, chain=chain)  # type: ignore[return-value]
 

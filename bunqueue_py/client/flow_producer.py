@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ..durations import shown
 from ..errors import JobNotFoundError, ValidationError
 from ..model.checks import checked_int, checked_iterable
-from ..model.flow_node import MAX_LEVELS, FlowNode, Planned, planned
+from ..model.flow_node import MAX_LEVELS, FlowNode, FlowPlan, planned
 from ..types import JobState
 from .job import Job
 from .protocol import Manager
@@ -21,7 +21,7 @@ _MARKS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class FlowResult:
     """A job of a flow, as it was when it was read, and its children. `print(result)` draws the
     tree with the states that it had; `FlowProducer.get` reads it again."""
@@ -138,7 +138,7 @@ class FlowProducer:
         its `on_failure` says."""
         plan = planned(list(checked_iterable(nodes, "nodes")))
         jobs = self._manager.add_flows(plan, chain=True)
-        return [job for place, job in zip(plan, jobs, strict=True) if place.parent is None]
+        return [jobs[root] for root in plan.roots]
 
     def fan_in(self, nodes: Iterable[FlowNode], final: FlowNode) -> FlowResult:
         """Adds jobs that run side by side, and `final`, which runs when they are done: they become
@@ -174,11 +174,8 @@ class FlowProducer:
         return root
 
 
-def _trees(plan: Sequence[Planned], jobs: Sequence[Job]) -> list[FlowResult]:
-    made = [FlowResult(job) for job in jobs]
-    roots = []
-    for place, result in zip(plan, made, strict=True):
-        result.children.extend(made[child] for child in place.children)
-        if place.parent is None:
-            roots.append(result)
-    return roots
+def _trees(plan: FlowPlan, jobs: Sequence[Job]) -> list[FlowResult]:
+    made = [FlowResult(job, []) for job in jobs]
+    for number, children in plan.children.items():
+        made[number].children = [made[child] for child in children]
+    return [made[root] for root in plan.roots]

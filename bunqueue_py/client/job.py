@@ -231,11 +231,11 @@ class Job(JobSnapshot):
         """What happened to it and when, the newest `max_timeline` steps."""
         side = self._side
         if side is not None and side.timeline is not None:
-            steps = list(side.timeline)
+            steps = side.timeline
         else:
             steps = plain_timeline(self._created_ms, self._run_at_ms, self._started_ms)
             if self._finished_ms is not None:
-                steps.append((str(self._state), self._finished_ms))
+                steps = (*steps, (str(self._state), self._finished_ms))
         return [TimelineEntry(step, ms_to_moment(at_ms)) for step, at_ms in steps]
 
     @property

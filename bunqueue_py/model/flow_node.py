@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from typing_extensions import Unpack
 
@@ -17,6 +17,7 @@ MAX_NODES = 10_000
 MAX_LEVELS = 100
 
 _REFUSED = ("deduplication", "repeat")
+_DEFAULT_POLICY = "fail_parent"
 
 
 class FlowNode:
@@ -46,15 +47,22 @@ class FlowNode:
         on_failure: str = "fail_parent",
         **options: Unpack[JobOptions],
     ) -> None:
-        self.queue = checked_queue_name(queue.name if hasattr(queue, "add_bulk") else queue)
-        for refused in _REFUSED:
-            if refused in options:
-                raise ValidationError(f"a flow's jobs cannot have {refused}")
-        check_known(options)
-        checked_policy(on_failure)
+        if queue.__class__ is not str and hasattr(queue, "add_bulk"):
+            queue = queue.name
+        self.queue = checked_queue_name(queue)
+        if options:
+            for refused in _REFUSED:
+                if refused in options:
+                    raise ValidationError(f"a flow's jobs cannot have {refused}")
+            check_known(options)
+        if on_failure != _DEFAULT_POLICY:
+            checked_policy(on_failure)
         self.name = name
         self.data = data
-        self.children: list[FlowNode] = list(checked_iterable(children, "children"))
+        self.children: list[FlowNode] = []
+        if children.__class__ is not tuple or children:
+            # most have none
+            self.children = list(checked_iterable(children, "children"))
         self.on_failure = on_failure
         self.options: dict[str, Any] = options  # type: ignore[assignment]
 
@@ -70,76 +78,121 @@ class FlowNode:
         return f"FlowNode({', '.join(parts)})"
 
 
-class Planned(NamedTuple):
-    """A node in its place: the numbers of its parent and its children among all, and its path, for
-    errors."""
+class FlowPlan:
+    """All nodes of some trees, each behind its children.
 
-    node: FlowNode
-    parent: int | None
-    path: str
-    children: list[int]
+    `parents` has the number of each one's parent, `None` for a root; `children` the numbers of the
+    children, in order, of those that have any; `roots` the numbers of the roots; `levels` is how
+    many the deepest tree has. `what` is what errors call the roots.
+    """
 
+    __slots__ = ("children", "levels", "nodes", "parents", "roots", "what")
 
-def planned(roots: Sequence[Any], what: str = "nodes") -> list[Planned]:
-    """All nodes of those trees, each behind its children. Raises `FlowError` for a node that comes
-    twice or is its own descendant, for more than 10,000 nodes or 100 levels; `ValidationError` for
-    what is no node."""
-    found: list[Planned] = []
-    places: dict[int, int] = {}
-    order: list[int] = []
-    for i, root in enumerate(roots):
-        path = what if what == "node" else f"{what}[{i}]"
-        stack: list[tuple[int, Iterator[Any]]] = []
-        _enter(found, places, stack, root, None, path)
-        while stack:
-            at, children = stack[-1]
-            child = next(children, None)
-            if child is None:
-                order.append(at)
-                stack.pop()
-                continue
-            number = len(found[at].children)
-            _enter(found, places, stack, child, at, f"{found[at].path}.children[{number}]")
-    renumbered = {old: new for new, old in enumerate(order)}
-    return [
-        Planned(
-            found[old].node,
-            None if found[old].parent is None else renumbered[found[old].parent],  # type: ignore[index]
-            found[old].path,
-            [renumbered[child] for child in found[old].children],
-        )
-        for old in order
-    ]
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.nodes: list[FlowNode] = []
+        self.parents: list[int | None] = []
+        self.children: dict[int, list[int]] = {}
+        self.roots: list[int] = []
+        self.levels = 0
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def path(self, i: int) -> str:
+        """What errors call that node."""
+        steps = []
+        while (above := self.parents[i]) is not None:
+            steps.append(self.children[above].index(i))
+            i = above
+        return _path(self.what, self.roots.index(i), steps[::-1])
 
 
-def _enter(
-    found: list[Planned],
-    places: dict[int, int],
-    stack: list[tuple[int, Iterator[Any]]],
-    node: Any,
-    parent: int | None,
-    path: str,
-) -> None:
-    if not isinstance(node, FlowNode):
-        raise ValidationError(f"{path} must be a FlowNode, not {shown(node)}")
-    known = places.get(id(node))
-    if known is not None:
-        for at, (number, _) in enumerate(stack):
-            if number == known:
-                names = [found[n].node.name for n, _ in stack[at:]] + [node.name]
+_Frame = tuple[FlowNode, "Iterator[Any]", "list[int]"]
+"""A node that is being gone through, the children of it that are yet to come, and the numbers of
+those that are done."""
+
+
+def planned(roots: Sequence[Any], what: str = "nodes") -> FlowPlan:
+    """All nodes of those trees, in their places. Raises `FlowError` for a node that comes twice or
+    is its own descendant, for more than 10,000 nodes or 100 levels; `ValidationError` for what is
+    no node."""
+    plan = FlowPlan(what)
+    nodes, parents = plan.nodes, plan.parents
+    seen: set[int] = set()
+    stack: list[_Frame] = []
+    top: Iterator[Any] = iter(tuple(roots))
+    waiting, mine = top, plan.roots
+    while True:
+        for node in waiting:
+            if node.__class__ is not FlowNode and not isinstance(node, FlowNode):
+                raise ValidationError(f"{_here(plan, stack)} must be a FlowNode, not {shown(node)}")
+            if id(node) in seen:
+                raise _comes_twice(plan, stack, roots, node)
+            if len(nodes) + len(stack) >= MAX_NODES:
                 raise FlowError(
-                    f"{path} is its own ancestor: {' -> '.join(repr(name) for name in names)}"
+                    f"a flow has at most {MAX_NODES:,} jobs; {_here(plan, stack)} is one more"
                 )
-        raise FlowError(
-            f"{path} is the same FlowNode as {found[known].path}: each job needs a node of its own"
-        )
-    if len(found) >= MAX_NODES:
-        raise FlowError(f"a flow has at most {MAX_NODES:,} jobs; {path} is one more")
-    if len(stack) >= MAX_LEVELS:
-        raise FlowError(f"a flow has at most {MAX_LEVELS} levels; {path} is one deeper")
-    number = len(found)
-    places[id(node)] = number
-    found.append(Planned(node, parent, path, []))
-    if parent is not None:
-        found[parent].children.append(number)
-    stack.append((number, iter(tuple(node.children))))
+            if len(stack) >= MAX_LEVELS:
+                raise FlowError(
+                    f"a flow has at most {MAX_LEVELS} levels; {_here(plan, stack)} is one deeper"
+                )
+            seen.add(id(node))
+            if node.children:
+                waiting, mine = iter(tuple(node.children)), []
+                stack.append((node, waiting, mine))
+                break
+            mine.append(len(nodes))
+            nodes.append(node)
+            parents.append(None)
+        else:
+            if not stack:
+                plan.levels = max(plan.levels, 1 if nodes else 0)
+                return plan
+            plan.levels = max(plan.levels, len(stack) + 1)
+            node, _, below = stack.pop()
+            number = len(nodes)
+            for child in below:
+                parents[child] = number
+            plan.children[number] = below
+            waiting, mine = stack[-1][1:] if stack else (top, plan.roots)
+            mine.append(number)
+            nodes.append(node)
+            parents.append(None)
+
+
+def _path(what: str, root: int, steps: Sequence[int]) -> str:
+    start = what if what == "node" else f"{what}[{root}]"
+    return start + "".join(f".children[{step}]" for step in steps)
+
+
+def _here(plan: FlowPlan, stack: list[_Frame]) -> str:
+    """The path of the node that was come to just now."""
+    return _path(plan.what, len(plan.roots), [len(done) for _, _, done in stack])
+
+
+def _comes_twice(
+    plan: FlowPlan, stack: list[_Frame], roots: Sequence[Any], node: FlowNode
+) -> FlowError:
+    path = _here(plan, stack)
+    above = [frame[0] for frame in stack]
+    for at, ancestor in enumerate(above):
+        if ancestor is node:
+            names = [repr(each.name) for each in [*above[at:], node]]
+            return FlowError(f"{path} is its own ancestor: {' -> '.join(names)}")
+    return FlowError(
+        f"{path} is the same FlowNode as {_first_path(plan.what, roots, node)}: each job needs a "
+        "node of its own"
+    )
+
+
+def _first_path(what: str, roots: Sequence[Any], node: FlowNode) -> str:
+    """Where that node, which has come, comes first."""
+    left = [(_path(what, i, ()), root) for i, root in enumerate(roots)][::-1]
+    while left:
+        path, at = left.pop()
+        if at is node:
+            return path
+        below = [(f"{path}.children[{i}]", child) for i, child in enumerate(at.children)]
+        left += reversed(below)
+    raise AssertionError("a node that has come is not among those that were given")

@@ -7,7 +7,6 @@ exception caught half-way is still whole in the state it names.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 from .cancel import Cancellation
@@ -164,8 +163,10 @@ class JobRecord:
         self.last_token = delivery.token
         self.entered_ms = now
         self.delivery = delivery
-        if self.side is not None and self.side.timeline is not None:
-            self.side.timeline.append(("active", now))
+        side = self.side
+        if side is not None and side.timeline is not None:
+            # a slice of the whole is no copy
+            side.timeline = (*side.timeline, ("active", now))[-self.options.max_timeline :]
         self.state = ACTIVE
 
     def requeue(
@@ -202,12 +203,12 @@ class JobRecord:
         self.state = COMPLETED
         self.delivery = None
         side = self.side
-        if side is not None:
+        if side is not None and side.common is None:
             # a success ends what the dead letters knew of it
             side.letter = None
             side.dlq_retries = 0
             if side.timeline is not None:
-                side.timeline.append(("completed", now))
+                side.timeline = (*side.timeline, ("completed", now))[-self.options.max_timeline :]
 
     def fail(
         self,
@@ -273,7 +274,7 @@ class JobRecord:
             raise self._illegal("gated")
         if new:
             side = self.need_side()
-            side.timeline = deque([(GATED_STEP, now)], self.options.max_timeline)
+            side.timeline = ((GATED_STEP, now),)
         else:
             self._traced(GATED_STEP, now)
         self.entered_ms = now
@@ -296,7 +297,7 @@ class JobRecord:
             raise self._illegal("pending")
         side = self.side
         if side is not None and side.timeline is not None:
-            side.timeline.append(("unblocked", now))
+            side.timeline = (*side.timeline, ("unblocked", now))[-self.options.max_timeline :]
         else:
             self._traced("unblocked", now)
         self.entered_ms = now
@@ -319,10 +320,12 @@ class JobRecord:
     # -- what hangs on it --------------------------------------------------------------------
 
     def need_side(self) -> Side:
-        """The side object, made on first need."""
+        """The side object, this job's own, made on first need."""
         side = self.side
         if side is None:
             side = self.side = Side()
+        elif side.common is not None:
+            side = self.side = side.twin()
         return side
 
     def attempt_row(self, failure: Failure, now: int) -> AttemptRow:
@@ -354,20 +357,16 @@ class JobRecord:
         """The side object with `step` on its timeline, which begins with the first step that the
         record's own moments do not already tell."""
         side = self.need_side()
-        if side.timeline is None:
-            side.timeline = deque(
-                plain_timeline(self.created_ms, self.run_at_ms, self.started_ms),
-                self.options.max_timeline,
-            )
-        side.timeline.append((step, now))
+        steps = side.timeline
+        if steps is None:
+            steps = plain_timeline(self.created_ms, self.run_at_ms, self.started_ms)
+        side.timeline = (*steps, (step, now))[-self.options.max_timeline :]
         return side
 
 
 def plain_timeline(
     created_ms: int, run_at_ms: int, started_ms: int | None
-) -> list[tuple[str, int]]:
+) -> tuple[tuple[str, int], ...]:
     """The timeline that a job's own moments tell, for one that keeps none."""
-    steps = [("delayed" if run_at_ms > created_ms else "waiting", created_ms)]
-    if started_ms is not None:
-        steps.append(("active", started_ms))
-    return steps
+    first = ("delayed" if run_at_ms > created_ms else "waiting", created_ms)
+    return (first,) if started_ms is None else (first, ("active", started_ms))

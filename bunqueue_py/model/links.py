@@ -111,11 +111,15 @@ class Links:
             if status == DROPPED:
                 self._view = None
 
-    def loosen(self) -> None:
-        """Waits for nothing any more."""
-        for job_id, code in self.edges.items():
-            if status_of(code) == UNMET:
-                self.edges[job_id] = code | LOOSE
+    def go_on_without(self, job_id: str) -> None:
+        """The job of that unmet edge failed, and nothing is waited for any more."""
+        edges = {
+            other: code | LOOSE if status_of(code) == UNMET else code
+            for other, code in self.edges.items()
+        }
+        edges[job_id] = self.edges[job_id] & ~STATUS | FAILED_CHILD
+        # in one step: an exception between must not leave it waiting for some of the rest
+        self.edges = edges
         self.unmet = 0
 
     def drop(self, job_id: str) -> bool:

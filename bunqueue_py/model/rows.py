@@ -6,7 +6,6 @@ once the process is gone. Nothing is encoded here.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any, Final, NamedTuple, cast
 
 from .claim import SKIP, AnyClaim, Claim
@@ -151,7 +150,7 @@ def row_of(record: JobRecord, seq: int, result: bytes | None = None) -> JobRow:
         record.options,
         record.custom_id,
         None if record.unique_key is None else claim_row(record.unique_key, record.claim),
-        None if side is None else side_row(side),
+        None if side is None else side.common or side_row(side),
         data if len(data) <= INLINE_BYTES else None,
         result if result is None or len(result) <= INLINE_BYTES else None,
         record.result_size,
@@ -253,7 +252,7 @@ _new = JobRecord.__new__
 
 def side_row(side: Side) -> SideRow:
     """What a row has of the record's side object, as it is now."""
-    letter, timeline = side.letter, side.timeline
+    letter = side.letter
     return (
         side.anchored,
         side.attempts,
@@ -268,7 +267,7 @@ def side_row(side: Side) -> SideRow:
         side.progress_message,
         side.stall_count,
         side.tags,
-        None if timeline is None else tuple(timeline),
+        side.timeline,
         side.trace,
         None if side.links is None else side.links.row(),
     )
@@ -295,8 +294,8 @@ def _side(row: SideRow, max_timeline: int) -> Side:
     if letter is not None:
         side.letter = Letter(letter[0])
         _, side.letter.expires_ms, side.letter.next_retry_ms, side.letter.auto_retries = letter
-    if timeline is not None:
-        side.timeline = deque(timeline, max_timeline)
+    # the bound may be another one by now
+    side.timeline = timeline if timeline is None else timeline[-max_timeline:]
     if links is not None:
         side.links = links_of_row(links)
     return side

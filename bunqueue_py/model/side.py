@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .failure import Failure
 from .links import Links, LinksView
@@ -47,13 +46,15 @@ class Side:
     """What most jobs never have. `retired` holds (token, by a sweep?) of earlier deliveries.
 
     `view` is the copy of one that has nothing but a group yet, the same for all jobs of that group,
-    or nothing but a parent, the same for its children: it holds while there is no timeline, with
-    which all history begins, and no progress.
+    or nothing but a parent: it holds while there is no timeline, with which all history begins, and
+    no progress. `common` is the row of one that the children of a parent have in common: who gives
+    a job something of its own gives it a twin of that first (`JobRecord.need_side`).
     """
 
     __slots__ = (
         "anchored",
         "attempts",
+        "common",
         "dlq_retries",
         "failure",
         "group",
@@ -74,6 +75,7 @@ class Side:
     def __init__(self) -> None:
         self.anchored = False
         self.attempts: tuple[AttemptRow, ...] = ()
+        self.common: tuple[Any, ...] | None = None
         self.dlq_retries = 0
         self.failure: Failure | None = None
         self.group: str | None = None
@@ -86,15 +88,16 @@ class Side:
         self.retired: tuple[tuple[str, bool], ...] = ()
         self.stall_count = 0
         self.tags: tuple[str, ...] = ()
-        self.timeline: deque[tuple[str, int]] | None = None
+        #: never changed in place: snapshots and rows have it too
+        self.timeline: tuple[tuple[str, int], ...] | None = None
         #: the context of the trace in which it was added, where that is traced
         self.trace: str | None = None
         self.view: SideView | None = None
 
     def twin(self) -> Side:
-        """Another that has, like this one, nothing but its ties and the view of them."""
+        """Another that has nothing but its ties, as this one, and is one job's own."""
         made = Side()
-        made.links, made.view = self.links, self.view
+        made.links = self.links
         return made
 
 
@@ -137,7 +140,7 @@ def side_view(side: Side) -> SideView:
             side.progress_message,
             side.stall_count,
             side.tags,
-            None if side.timeline is None else tuple(side.timeline),
+            side.timeline,
             side.trace,
             None if side.links is None else side.links.view(),
         ),

@@ -95,9 +95,11 @@ def fields_of(record: JobRecord, state: JobState) -> tuple[Any, ...]:
     )
 
 
-def new_fields(record: JobRecord, queue_name: str, now: int) -> tuple[Any, ...]:
+def new_fields(
+    record: JobRecord, queue_name: str, now: int, side: SideView | None = None
+) -> tuple[Any, ...]:
     """What `fields_of` reads of a record that was admitted now, is ready, and has nothing of its
-    own but names: on the way of nearly every job, and from what is at hand there."""
+    own but names and that side: on the way of nearly every job, and from what is at hand there."""
     priority = record.priority
     return (
         queue_name,
@@ -112,6 +114,6 @@ def new_fields(record: JobRecord, queue_name: str, now: int) -> tuple[Any, ...]:
         None,
         0,
         record.custom_id,
-        None,
+        side,
         record.unique_key,
     )

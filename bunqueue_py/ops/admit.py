@@ -30,9 +30,11 @@ def admitted(
     own: Own | None,
     now: int,
     known_done: frozenset[str] = NOTHING,
+    *,
+    fresh: bool = False,
 ) -> JobSnapshot:
     """`admit`, and what its caller is to see of it."""
-    admitted, job_state = admit(state, queue, record, own, now, known_done)
+    admitted, job_state = admit(state, queue, record, own, now, known_done, fresh=fresh)
     if admitted is record:
         return state.snapshot(record, job_state)
     return state.snapshot(admitted, job_state, True).detach(with_data=admitted.state != REMOVED)
@@ -45,9 +47,11 @@ def admit(
     own: Own | None,
     now: int,
     known_done: frozenset[str] = NOTHING,
+    *,
+    fresh: bool = False,
 ) -> tuple[JobRecord, JobState]:
     """Publishes the record, or finds the job that has its custom id or its key. `known_done`: see
-    `begin_waiting`."""
+    `begin_waiting`; `fresh`: all that it waits for has come in just now, in the same unit."""
     record.created_ms = record.run_at_ms = record.entered_ms = now
     options = record.options
     if own is None:
@@ -77,12 +81,15 @@ def admit(
         links = None if record.side is None else record.side.links
         failure = None
         if links is not None and links.edges:
-            failure = begin_waiting(state, record, links, known_done)
+            if fresh:
+                state.dependencies.register(record.id, links.edges)
+            else:
+                failure = begin_waiting(state, record, links, known_done)
+            mark_edges(queue, record, links)
         ready = False
         if links is not None and (links.unmet or failure is not None):
             record.gate(now, new=True)
             queue.gate(record)
-            mark_edges(queue, record, links)
         else:
             # a moment in the past has its place before those that are here
             ready = queue.place(record, now, in_order=record.run_at_ms >= now)

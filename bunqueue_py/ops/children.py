@@ -121,9 +121,7 @@ def drop(state: State, job_id: str, other: str) -> bool:
     return bool(dropped)
 
 
-def _drop(
-    state: State, queue: QueueState, record: JobRecord, others: list[str], *, settle: bool = True
-) -> list[str]:
+def _drop(state: State, queue: QueueState, record: JobRecord, others: list[str]) -> list[str]:
     """Drops those edges of the job, and lets it go if it was held back by nothing else; returns
     those that were there."""
     shard = queue.shard
@@ -144,7 +142,7 @@ def _drop(
         dropped = [other for other in others if links.drop(other)]
         if dropped:
             _edges_dropped(state, queue, record, links, dropped, before)
-        if settle and record.state == GATED:
+        if record.state == GATED:
             settle_gated(state, queue, record, None, state.now())
         shard.gate = OPEN
     if shard.after:
@@ -191,35 +189,39 @@ def remove_unprocessed(state: State, job_id: str) -> list[str]:
     for; returns the ids of the children. Those that run or have ended stay. The job is let go if
     nothing else holds it back. Raises as `drop` does."""
     record, queue = find(state, job_id, None)
-    gone = _remove_below(state, queue, record)
+    gone = _drop(state, queue, record, _waiting_children(state, record))
     stack = list(gone)
     while stack:
         child = state.index.get(stack.pop())
         if child is not None:
-            stack += _remove_below(state, child.queue, child)
-            _remove(state, child)
+            below = _waiting_children(state, child)
+            if _remove(state, child):
+                stack += [other for other in below if not state.dependencies.waiting_for(other)]
     if gone:
-        _drop(state, queue, record, [])
         keep_up(state)
     return gone
 
 
-def _remove_below(state: State, queue: QueueState, record: JobRecord) -> list[str]:
-    """Drops the edges to the children that wait; returns those."""
-    links = links_of(record)
+def _waiting_children(state: State, record: JobRecord) -> list[str]:
+    """The ids of the job's children that it waits for and that wait for their turn."""
+    queue: QueueState = record.queue
+    with queue.lock:
+        if queue.shard.gate:
+            enter(state, queue.shard)
+        links = links_of(record)
+        others = [] if links is None else links.waited_for()
+        edges = {} if links is None else {other: links.edges[other] for other in others}
     waiting = []
-    for other in [] if links is None else links.waited_for():
+    for other, code in edges.items():
         child = state.index.get(other)
-        code = None if links is None else links.edges.get(other)
-        if code is None or not is_child(code) or child is None:
-            continue
-        if child.state in (PENDING, GATED):
+        if is_child(code) and child is not None and child.state in (PENDING, GATED):
             waiting.append(other)
-    return _drop(state, queue, record, waiting, settle=False) if waiting else []
+    return waiting
 
 
-def _remove(state: State, record: JobRecord) -> None:
-    """Removes a job that still waits; one that has begun meanwhile goes on as nobody's child."""
+def _remove(state: State, record: JobRecord) -> bool:
+    """Removes a job that still waits, and says whether it did; one that has begun meanwhile goes on
+    as nobody's child."""
     queue: QueueState = record.queue
     shard = queue.shard
     with queue.lock:
@@ -238,3 +240,4 @@ def _remove(state: State, record: JobRecord) -> None:
         links = links_of(record)
         if links is not None and links.parent_id is not None:
             _orphan(state, record.id, links.parent_id)
+    return waits

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..model.cancel import LOCK_LOST
 from ..model.failure import Failure, trimmed
 from ..model.job import ACTIVE, COMPLETED, FAILED, GATED, PENDING, Delivery, JobRecord
@@ -15,37 +13,13 @@ from ..shard.queue_state import QueueState, finished_size
 from ..state import State
 from ..stores.results import Proof
 from .archive import is_kept, leave
+from .emit import emit as emit
 from .interrupt import interrupt, reason_of
 from .log_rows import drop_log
 from .mark import mark, mark_completed, mark_gone
 from .outcomes import drop_edges, links_of, pin_proof, record_end, record_leave
 from .tally import look
-
-
-def emit(
-    state: State,
-    queue: QueueState,
-    kind: str,
-    job_id: str | None,
-    now: int,
-    carried: dict[str, Any] | None = None,
-) -> None:
-    """Draws the queue's next sequence number and hands the event to every listener that hears its
-    type. The caller has tested that there is a listener at all."""
-    events = state.events
-    queue.event_seq = number = queue.event_seq + 1
-    if kind not in events.kinds:
-        return
-    name = queue.name
-    event = (kind, name, job_id, now, number, carried)
-    # what `publish` does, in line
-    for of, types, mailbox in events.entries:
-        if (types is None or kind in types) and (of is None or of == name) and mailbox.offer(event):
-            events.losing = True
-    if events.losing:
-        # a listener that never returns cannot say it itself; logging is foreign code
-        events.losing = False
-        queue.shard.after.append(events.report)
+from .unblock import settle_met
 
 
 def complete(
@@ -79,9 +53,9 @@ def complete(
         queue.unique_keys.free(record)
     queue.completed_total += 1
     shard.completions += 1
-    side = record.side
+    side, freed = record.side, None
     if state.dependencies.dependents or (side is not None and side.links is not None):
-        record_end(state, queue, record, now)
+        freed = record_end(state, queue, record, now)
     keep = record.options.remove_on_complete
     if keep is True:
         forget(state, queue, record, remember=True)
@@ -107,6 +81,8 @@ def complete(
         queue.freed(now)
     if not queue.active and (queue.empty_waiters or state.events.any):
         ran_dry(state, queue, now)
+    if freed is not None:
+        settle_met(state, job_id, freed, now)
 
 
 def finalize(

@@ -6,6 +6,7 @@ it under its own shard's lock, and `drain` tells those that wait after release, 
 
 from __future__ import annotations
 
+from collections import deque
 from typing import NamedTuple
 
 from ..errors import ManagerClosedError
@@ -15,12 +16,10 @@ from ..model.links import (
     CONTINUE,
     DROPPED,
     FAIL,
-    FAILED_CHILD,
     IGNORE,
     IGNORED,
     LOOSE,
     MET,
-    STATUS,
     UNMET,
     WAIT,
     Links,
@@ -29,12 +28,11 @@ from ..model.links import (
     status_of,
 )
 from ..shard.queue_state import QueueState
-from ..shard.shard import BROKEN, OPEN
+from ..shard.shard import BROKEN, OPEN, Shard
 from ..state import State
 from ..stores.dependencies import AGAIN, DEAD, DONE, FREED, GONE, KEPT, LIVE, RETRIED, Effect
 from ..types import FailureReason
-from .finish import emit, finalize
-from .mark import mark
+from .finish import finalize
 from .outcomes import (
     keep_edge,
     links_of,
@@ -44,7 +42,10 @@ from .outcomes import (
     unpin_proof,
 )
 from .recover import enter
+from .unblock import let_go, settle_met
 
+_BITE = 64
+"""So many completions are told of with one hold of a lock."""
 _NESTED = 1_000
 """How many characters of a dependency's error its dependent repeats."""
 
@@ -115,8 +116,7 @@ def apply_failure(links: Links, job_id: str, seen: Seen) -> Failure | None:
     if policy in (FAIL, WAIT):
         return dependency_failure(job_id, code, seen)
     if policy == CONTINUE:
-        links.settle(job_id, FAILED_CHILD)
-        links.loosen()
+        links.go_on_without(job_id)
     else:
         links.settle(job_id, IGNORED if policy == IGNORE else DROPPED)
     return None
@@ -138,31 +138,6 @@ def _shortened(error: str) -> str:
     if len(error) <= _NESTED:
         return error
     return f"{error[: _NESTED // 2]} ... {error[-_NESTED // 2 :]}"
-
-
-def let_go(state: State, queue: QueueState, record: JobRecord, now: int) -> None:
-    """Nothing holds the gated record back any more: it is ready, or delayed as it was asked to be.
-    The caller has marked the gate."""
-    del queue.gated[record.id]
-    record.unblock(now)
-    # in an empty lane, which has no stale mark of it either, it takes the way of those that come in
-    empty = not (queue.ready.lane.records or record.priority or queue.ready.heaped)
-    ready = queue.place(record, now, in_order=empty and queue.groups is None)
-    if queue.shard.dirty is not None:
-        mark(queue, record)
-        links = links_of(record)
-        if links is not None:
-            mark_edges(queue, record, links)
-    if state.events.any:
-        seen = queue.state_of(record, now, state.wall())
-        emit(state, queue, "unblocked", record.id, now, {"state": str(seen)})
-    if queue.waiters.line and not queue.paused:
-        if ready:
-            queue.wake(1, now)
-        else:
-            due = queue.next_due(now, state.wall())
-            if due is not None:
-                queue.waiters.due(due)
 
 
 def settle_gated(
@@ -202,11 +177,11 @@ def gated_anew(state: State, queue: QueueState, record: JobRecord, now: int) -> 
     if begin_waiting(state, record, links) is not None:
         # it has failed since it was asked for: once the job waits, it is told
         note(state, queue.shard, Effect(AGAIN, "", ""))
+    mark_edges(queue, record, links)
     if not links.unmet:
         return False
     record.gate(now)
     queue.gate(record)
-    mark_edges(queue, record, links)
     return True
 
 
@@ -223,12 +198,13 @@ def drain(state: State, *, force: bool = False) -> int:
     while pending and dependencies.begin(force=force):
         try:
             while pending:
-                effect = pending[0]
-                _apply(state, effect)
-                # it stays until it is applied; a forced drain may be at the same one
-                if pending and pending[0] is effect:
-                    pending.popleft()
-                applied += 1
+                effects = _next_effects(pending)
+                _apply(state, effects)
+                # they stay until they are applied; a forced drain may be at the same ones
+                for effect in effects:
+                    if pending and pending[0] is effect:
+                        pending.popleft()
+                applied += len(effects)
         except ManagerClosedError:
             # what the file holds says the same, and the next opening applies it
             return applied
@@ -240,8 +216,23 @@ def drain(state: State, *, force: bool = False) -> int:
     return applied
 
 
-def _apply(state: State, effect: Effect) -> None:
-    if effect.kind in (FREED, KEPT):
+def _next_effects(pending: deque[Effect]) -> list[Effect]:
+    """The oldest effect, with those behind it if they and it are completions."""
+    effects = [pending[0]]
+    if effects[0].kind == DONE:
+        try:
+            while len(effects) < _BITE and pending[len(effects)].kind == DONE:
+                effects.append(pending[len(effects)])
+        except IndexError:  # no more, or a forced drain has taken some
+            return effects
+    return effects
+
+
+def _apply(state: State, effects: list[Effect]) -> None:
+    effect = effects[0]
+    if effect.kind == DONE:
+        _tell_done(state, effects)
+    elif effect.kind in (FREED, KEPT):
         _judge_proof(state, effect)
     elif effect.kind == AGAIN:
         look_again(state)
@@ -251,7 +242,37 @@ def _apply(state: State, effect: Effect) -> None:
             tell(state, job_id, effect)
 
 
+def _tell_done(state: State, effects: list[Effect]) -> None:
+    """Those jobs have completed: tells who waits for them, a bite of one shard at a time."""
+    index, waiting_for = state.index, state.dependencies.waiting_for
+    told: dict[Shard, list[tuple[str, JobRecord]]] = {}
+    for effect in effects:
+        for job_id in waiting_for(effect.job_id):
+            record = index.get(job_id)
+            if record is not None:
+                part = told.setdefault(record.queue.shard, [])
+                part.append((effect.job_id, record))
+                if len(part) == _BITE:
+                    _settle_met(state, record.queue.shard, told.pop(record.queue.shard))
+    for shard, part in told.items():
+        _settle_met(state, shard, part)
+
+
+def _settle_met(state: State, shard: Shard, met: list[tuple[str, JobRecord]]) -> None:
+    with shard.lock:
+        if shard.gate:
+            enter(state, shard)
+        shard.gate = BROKEN
+        now = state.now()
+        for other, record in met:
+            settle_met(state, other, (record,), now)
+        shard.gate = OPEN
+    if shard.after:
+        shard.call_after()
+
+
 def _tell(state: State, job_id: str, effect: Effect) -> None:
+    """A job has failed for good, or is gone: that one waits for it."""
     record = state.index.get(job_id)
     if record is None:
         return
@@ -260,52 +281,29 @@ def _tell(state: State, job_id: str, effect: Effect) -> None:
     with queue.lock:
         if shard.gate:
             enter(state, shard)
-        side = record.side
-        links = None if side is None else side.links
-        code = None if links is None else links.edges.get(effect.job_id)
-        if record.state <= FAILED and links is not None and code is not None:
+        links = links_of(record)
+        if record.state == GATED and links is not None and effect.job_id in links.edges:
             shard.gate = BROKEN
-            if effect.kind == DONE and record.state == GATED and not code & STATUS:
-                # the usual one, in line
-                links.edges[effect.job_id] = code | MET
-                links.unmet -= 1
-                if not links.unmet:
-                    let_go(state, queue, record, state.now())
-            else:
-                _settle_edge(state, queue, record, links, code, effect)
+            _settle_failed(state, queue, record, links, effect)
             shard.gate = OPEN
     if shard.after:
         shard.call_after()
 
 
-def _settle_edge(
-    state: State,
-    queue: QueueState,
-    record: JobRecord,
-    links: Links,
-    code: int,
-    effect: Effect,
+def _settle_failed(
+    state: State, queue: QueueState, record: JobRecord, links: Links, effect: Effect
 ) -> None:
-    if status_of(code) not in (UNMET, LOOSE):
-        return
     other = effect.job_id
-    failure = None
-    if effect.kind == DONE:
-        links.settle(other, MET)
-        if links.unmet:
-            return
-    else:
-        seen = look(state, other)
-        # one that was retried since may yet complete; a run that is under way is not broken off
-        if record.state != GATED or status_of(code) == LOOSE or seen.kind not in (DEAD, GONE):
-            return
-        if seen.kind == GONE:
-            seen = seen._replace(queue=effect.queue)
-        failure = apply_failure(links, other, seen)
-        if failure is None:
-            keep_edge(queue, record, links, other)
-    if record.state == GATED:
-        settle_gated(state, queue, record, failure, state.now())
+    seen = look(state, other)
+    # one that was retried since may yet complete; a run that is under way is not broken off
+    if status_of(links.edges[other]) != UNMET or seen.kind not in (DEAD, GONE):
+        return
+    if seen.kind == GONE:
+        seen = seen._replace(queue=effect.queue)
+    failure = apply_failure(links, other, seen)
+    if failure is None:
+        keep_edge(queue, record, links, other)
+    settle_gated(state, queue, record, failure, state.now())
 
 
 def _keep_edge(state: State, job_id: str, effect: Effect) -> None:

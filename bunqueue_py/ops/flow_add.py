@@ -10,14 +10,11 @@ from ..errors import (
     FlowError,
     GroupFullError,
     JobStateError,
-    SerializationError,
-    ValidationError,
 )
-from ..model.flow_node import MAX_LEVELS, Planned
+from ..model.flow_node import MAX_LEVELS, FlowPlan
 from ..model.job import ACTIVE, GATED, PENDING, REMOVED, JobRecord
-from ..model.links import Links, checked_policy
+from ..model.links import Links
 from ..model.own import NAMED, Own
-from ..model.side import Side, side_view
 from ..model.snapshot import JobSnapshot, new_fields
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN, Shard
@@ -27,20 +24,12 @@ from .ack import answer, judge_token
 from .admit import admitted, group_full
 from .archive import missing, not_found
 from .commit import refuse, settle
-from .draft import draft
+from .flow_draft import Drafts, drafted, named_by, tie_drafts
 from .mark import mark, mark_new
 from .outcomes import links_of, mark_edges
 from .push import find_queue
 from .recover import enter
-from .tie import on_file_only, unknown_dependency
-
-
-class Draft(NamedTuple):
-    """A job of a flow that nobody knows yet."""
-
-    record: JobRecord
-    own: Own
-    path: str
+from .tie import first_unknown, on_file_only
 
 
 class Parent(NamedTuple):
@@ -53,60 +42,76 @@ class Parent(NamedTuple):
 
 
 def add_flows(
-    state: State, plan: Sequence[Planned], *, chain: bool = False, parent: Parent | None = None
+    state: State, plan: FlowPlan, *, chain: bool = False, parent: Parent | None = None
 ) -> list[JobSnapshot]:
     """Adds all jobs of the plan in one unit, and returns them in its order. `chain`: each root
     waits for the one before. Raises `FlowError`, `GroupFullError` and what a push raises; nothing
     has been changed then."""
-    drafts = _drafts(state, plan, chain=chain, parent=parent)
-    known_done = on_file_only(
-        state, {job_id for d in drafts for job_id in d.own.depends_on if isinstance(job_id, str)}
-    )
+    drafts = drafted(state, plan)
+    named = {job_id for i in drafts.special for job_id in named_by(drafts, i)}
+    tie_drafts(drafts, chain=chain, parent_id=None if parent is None else parent.job_id)
+    known_done = on_file_only(state, named)
     storage = state.storage
-    durable = any(d.record.options.durable for d in drafts)
+    records = drafts.records
+    durable = any(records[i].options.durable for i in drafts.special)
     if storage is not None and (durable or storage.troubled):
         refuse(state, durable=durable)
     owner = None if parent is None else state.index.get(parent.job_id)
     if parent is not None and owner is None:
         raise missing(state, parent.job_id, None)
-    for d in drafts:
-        d.record.queue = find_queue(state, d.record.queue)
-    shards = {d.record.queue.shard for d in drafts}
+    queues: dict[str, QueueState] = {}
+    for record, node in zip(records, plan.nodes, strict=True):
+        queue = queues.get(node.queue)
+        if queue is None:
+            queue = queues[node.queue] = find_queue(state, node.queue)
+        record.queue = queue
+    shards = {queue.shard for queue in queues.values()}
     if owner is not None:
         shards.add(owner.queue.shard)
-        if any(d.own.depends_on for d in drafts):
+        if named:
             # whether that leads back to the parent can be seen only while nobody changes any tie
             shards.update(state.shards.shards)
-    with state.shards.locked(shards) as held:
-        for shard in held:
-            if shard.gate:
-                enter(state, shard)
-        now = state.now()
-        if parent is not None and owner is not None:
-            _refuse_parent(state, owner, parent, drafts, plan)
-        _refuse_drafts(state, drafts, now, known_done)
-        for shard in held:
-            shard.gate = BROKEN
-        try:
-            if owner is not None:
-                _adopt(state, owner, drafts[-1].record, now)
-            quiet = not state.events.any
-            jobs = [
-                _leaf(state, d.record, now)
-                if quiet and d.own is NAMED and _is_leaf(d.record)
-                else admitted(state, d.record.queue, d.record, d.own, now, known_done)
-                for d in drafts
-            ]
-        except BaseException:
-            _undo(owner, drafts)
-            raise
-        for shard in held:
-            shard.gate = OPEN
-        cut = storage.cut if durable and storage is not None else 0
-    _after(held)
+
+    def add(held: Sequence[Shard]) -> tuple[list[JobSnapshot], int]:
+        added = _add(state, drafts, owner, parent, held, known_done)
+        return added, storage.cut if durable and storage is not None else 0
+
+    jobs, cut = state.shards.holding(shards, add)
+    _after(shards)
     if not state.alarm.served:
         state.alarm.start()
     settle(state, cut, jobs[-1]._id)
+    return jobs
+
+
+def _add(
+    state: State,
+    drafts: Drafts,
+    owner: JobRecord | None,
+    parent: Parent | None,
+    held: Sequence[Shard],
+    known_done: frozenset[str],
+) -> list[JobSnapshot]:
+    """Adds them all, or none; all their shards are held, and that of the parent."""
+    records = drafts.records
+    for shard in held:
+        if shard.gate:
+            enter(state, shard)
+    now = state.now()
+    if parent is not None and owner is not None:
+        _refuse_parent(state, owner, parent, drafts)
+    _refuse_drafts(state, drafts, now, known_done)
+    for shard in held:
+        shard.gate = BROKEN
+    try:
+        if owner is not None:
+            _adopt(state, owner, records[-1], now)
+        jobs = _admit_all(state, drafts, now, known_done)
+    except BaseException:
+        _undo(owner, records)
+        raise
+    for shard in held:
+        shard.gate = OPEN
     return jobs
 
 
@@ -116,77 +121,15 @@ def _after(shards: Iterable[Shard]) -> None:
             shard.call_after()
 
 
-# -- drafting ------------------------------------------------------------------------------------
-
-
-def _drafts(
-    state: State, plan: Sequence[Planned], *, chain: bool, parent: Parent | None
-) -> list[Draft]:
-    """A record for each node, tied together; whatever is wrong with one is told with its path."""
-    drafts = [_drafted(state, place) for place in plan]
-    before: str | None = None
-    policy = 0
-    leaves: dict[tuple[str, int], Side] = {}
-    for place, d in zip(plan, drafts, strict=True):
-        above = None if place.parent is None else drafts[place.parent].record.id
-        if place.parent is None and parent is not None:
-            above = parent.job_id
-        on_failure = checked_policy(place.node.on_failure)
-        if d.own is NAMED and above is not None and not place.children:
-            # of a parent with very many children, most are such
-            side = leaves.get((above, on_failure))
-            if side is None:
-                side = leaves[above, on_failure] = Side()
-                side.links = Links(above, on_failure)
-                side.view = side_view(side)
-            d.record.side = side.twin()
-            continue
-        links = Links(above, on_failure)
-        for child in place.children:
-            links.add(
-                drafts[child].record.id,
-                checked_policy(plan[child].node.on_failure),
-                child=True,
-            )
-        for job_id in d.own.depends_on:
-            if not isinstance(job_id, str):
-                raise ValidationError(f"{d.path}: depends_on: a flow's jobs are its children")
-            links.add(job_id, d.own.on_dependency_failure, child=False)
-        if place.parent is None and chain:
-            if before is not None:
-                links.add(before, policy, child=False)
-            before, policy = d.record.id, links.on_failure
-        if links.edges or links.parent_id is not None:
-            d.record.need_side().links = links
-    return drafts
-
-
-def _drafted(state: State, place: Planned) -> Draft:
-    node, path = place.node, place.path
-    try:
-        if "deduplication" in node.options or "repeat" in node.options:
-            raise ValidationError("a flow's jobs can have neither deduplication nor repeat")
-        queue = state.queues.get(node.queue)
-        record, own = draft(state, queue, node.name, node.data, dict(node.options))
-    except ValidationError as error:
-        raise ValidationError(f"{path}: {error}") from error
-    except SerializationError as error:
-        raise SerializationError(f"{path}: {error}", path=error.path) from error
-    except TypeError as error:
-        raise TypeError(f"{path}: {error}") from error
-    record.queue = node.queue
-    return Draft(record, own or NAMED, path)
-
-
 # -- under the locks -------------------------------------------------------------------------------
 
 
-def _refuse_drafts(
-    state: State, drafts: Sequence[Draft], now: int, known_done: frozenset[str]
-) -> None:
+def _refuse_drafts(state: State, drafts: Drafts, now: int, known_done: frozenset[str]) -> None:
+    """Refuses what can be seen now alone; that concerns jobs with options."""
     coming: dict[tuple[str, str], int] = {}
     custom_ids: set[tuple[str, str]] = set()
-    for record, own, path in drafts:
+    for i in drafts.special:
+        record, own = drafts.records[i], drafts.owns[i]
         queue: QueueState = record.queue
         refused: BunqueueError | None = None
         if record.custom_id is not None:
@@ -194,21 +137,22 @@ def _refuse_drafts(
             name = (queue.name, record.custom_id)
             if holder is not None and holder.state <= ACTIVE:
                 refused = FlowError(
-                    f"{path}: custom_id {record.custom_id!r} of queue {queue.name!r} is that of "
-                    f"live job {holder.id}; a flow needs jobs of its own"
+                    f"{drafts.plan.path(i)}: custom_id {record.custom_id!r} of queue "
+                    f"{queue.name!r} is that of live job {holder.id}; a flow needs jobs of its own"
                 )
             elif name in custom_ids:
                 refused = FlowError(
-                    f"{path}: custom_id {record.custom_id!r} of queue {queue.name!r} comes twice"
+                    f"{drafts.plan.path(i)}: custom_id {record.custom_id!r} of queue "
+                    f"{queue.name!r} comes twice"
                 )
             custom_ids.add(name)
         if own.group is not None:
             group = (queue.name, own.group)
             n = coming[group] = coming.get(group, 0) + 1
-            refused = refused or _group_full(queue, record, own, n, path, now)
+            refused = refused or _group_full(queue, record, own, n, drafts.plan.path(i), now)
         if own.depends_on and refused is None:
             # of its ties only these can be unknown: the rest comes with it
-            refused = _unknown(state, queue, record, own, now, known_done, path)
+            refused = _unknown(state, named_by(drafts, i), known_done, drafts.plan.path(i))
         if refused is not None:
             raise refused
 
@@ -232,21 +176,9 @@ def _group_full(
 
 
 def _unknown(
-    state: State,
-    queue: QueueState,
-    record: JobRecord,
-    own: Own,
-    now: int,
-    known_done: frozenset[str],
-    path: str,
+    state: State, job_ids: Sequence[str], known_done: frozenset[str], path: str
 ) -> FlowError | None:
-    outside = Links()
-    for job_id in own.depends_on:
-        outside.add(str(job_id), 0, child=False)
-    side = record.need_side()
-    kept, side.links = side.links, outside
-    error = unknown_dependency(state, queue, record, now, known_done)
-    side.links = kept
+    error = first_unknown(state, job_ids, known_done)
     return None if error is None else FlowError(f"{path}: {error}")
 
 
@@ -254,8 +186,7 @@ def _refuse_parent(
     state: State,
     owner: JobRecord,
     parent: Parent,
-    drafts: Sequence[Draft],
-    plan: Sequence[Planned],
+    drafts: Drafts,
 ) -> None:
     if owner.state == REMOVED:
         raise not_found(owner.id)
@@ -275,18 +206,19 @@ def _refuse_parent(
                 job_id=owner.id,
             )
     above = _level(state, owner)
-    levels = 1 + max(place.path.count(".children[") for place in plan)
+    levels = drafts.plan.levels
     if above + levels > MAX_LEVELS:
         raise FlowError(
             f"job {owner.id} is at level {above} of its flow: {levels} more would be more than "
             f"{MAX_LEVELS}"
         )
-    for d in drafts:
-        for job_id in d.own.depends_on:
-            cycle = _way(state, str(job_id), owner.id)
+    for i in drafts.special:
+        for job_id in named_by(drafts, i):
+            cycle = _way(state, job_id, owner.id)
             if cycle is not None:
-                way = " -> ".join([owner.id, d.path, *cycle])
-                raise FlowError(f"{d.path} would wait for its own parent: {way}")
+                path = drafts.plan.path(i)
+                way = " -> ".join([owner.id, path, *cycle])
+                raise FlowError(f"{path} would wait for its own parent: {way}")
 
 
 def _level(state: State, record: JobRecord) -> int:
@@ -325,30 +257,41 @@ def _way(state: State, start: str, goal: str) -> list[str] | None:
     return None
 
 
-def _is_leaf(record: JobRecord) -> bool:
-    """Whether it comes in as a plain job does, though it has a parent: `admitted` in short."""
-    side = record.side
-    return (
-        side is not None
-        and side.view is not None
-        and record.custom_id is None
-        and record.options.is_plain
-        and not record.queue.waiters.line
-    )
-
-
-def _leaf(state: State, record: JobRecord, now: int) -> JobSnapshot:
-    """Publishes it, where nobody is to be told."""
-    queue: QueueState = record.queue
-    record.created_ms = record.run_at_ms = record.entered_ms = now
-    queue.admitted += 1
-    queue.seq += 1
-    state.index[record.id] = record
-    queue.ready.admit(record, queue.seq)
-    mark_new(queue, record)
-    fields = new_fields(record, queue.name, now)
-    assert record.side is not None
-    return state.view(record.id, None, (*fields[:12], record.side.view, fields[13]))
+def _admit_all(
+    state: State, drafts: Drafts, now: int, known_done: frozenset[str]
+) -> list[JobSnapshot]:
+    """Publishes them in their order, so that whoever waits comes behind what it waits for."""
+    jobs: list[JobSnapshot] = []
+    quiet, index, view = not state.events.any, state.index, state.view
+    for record, own in zip(drafts.records, drafts.owns, strict=True):
+        queue: QueueState = record.queue
+        side = record.side
+        if (
+            quiet
+            and own is NAMED
+            and (side is None or side.common is not None)
+            and record.custom_id is None
+            and record.options.is_plain
+            and not queue.waiters.line
+        ):
+            # `admitted` in short: it comes in as a plain job does, though it has a parent
+            record.created_ms = record.run_at_ms = record.entered_ms = now
+            queue.admitted += 1
+            queue.seq += 1
+            index[record.id] = record
+            if record.priority == 0:
+                queue.ready.append(record, queue.seq)
+            else:
+                queue.ready.admit(record, queue.seq)
+            if queue.shard.dirty is not None:
+                mark_new(queue, record)
+            fields = new_fields(record, queue.name, now, None if side is None else side.view)
+            jobs.append(view(record.id, None, fields))
+        else:
+            # a job that depends on none but those of the flow has nobody to look at
+            fresh = not own.depends_on
+            jobs.append(admitted(state, queue, record, own, now, known_done, fresh=fresh))
+    return jobs
 
 
 def _adopt(state: State, owner: JobRecord, child: JobRecord, now: int) -> None:
@@ -368,14 +311,14 @@ def _adopt(state: State, owner: JobRecord, child: JobRecord, now: int) -> None:
     mark_edges(queue, owner, links)
 
 
-def _undo(owner: JobRecord | None, drafts: Sequence[Draft]) -> None:
+def _undo(owner: JobRecord | None, records: Sequence[JobRecord]) -> None:
     """An exception has landed in the section: the rebuild that follows finds none of them."""
-    for d in drafts:
-        if d.record.state != REMOVED:
-            d.record.remove()
+    for record in records:
+        if record.state != REMOVED:
+            record.remove()
     if owner is not None:
         links = links_of(owner)
         if links is not None:
-            links.drop(drafts[-1].record.id)
+            links.drop(records[-1].id)
             if owner.state == GATED and not links.unmet:
                 owner.unblock(owner.entered_ms)

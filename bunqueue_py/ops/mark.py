@@ -81,7 +81,7 @@ def mark_completed(
         record.options,
         record.custom_id,
         None if key_of is None else claim_row(key_of, record.claim),
-        None if side is None else side_row(side),
+        None if side is None else side.common or side_row(side),
         data if len(data) <= INLINE_BYTES else None,
         result if result is None or len(result) <= INLINE_BYTES else None,
         record.result_size,

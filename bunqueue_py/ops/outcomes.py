@@ -6,7 +6,7 @@ from __future__ import annotations
 from binascii import b2a_base64
 from typing import Any
 
-from ..model.job import COMPLETED, FAILED, REMOVED, JobRecord
+from ..model.job import ACTIVE, COMPLETED, FAILED, PENDING, REMOVED, JobRecord
 from ..model.links import EDGES_A_ROW, INLINE_EDGES, UNMET, Links, status_of
 from ..shard.dirty import Dirty
 from ..shard.queue_state import QueueState
@@ -14,28 +14,58 @@ from ..shard.shard import Shard
 from ..state import State
 from ..stores.dependencies import DEAD, DONE, FREED, GONE, Effect
 from ..stores.results import Proof
-from .mark import mark
+from .mark import MAX_STARTS, mark
 
 EDGES_KIND = "edges"
 PROOF_KIND = "proof"
 
 _effect = Effect._make
+_MOST_HERE = 16
+"""To so many who wait in the same shard a completion says it itself, under the lock; to more, the
+drain does, one hold of the lock for each."""
 
 
-def record_end(state: State, queue: QueueState, record: JobRecord, now: int) -> None:
+def record_end(
+    state: State, queue: QueueState, record: JobRecord, now: int
+) -> list[JobRecord] | None:
     """The record has just completed or failed for good. Whoever waits for it will be told; one that
-    completed needs nobody any more, while one that failed may yet be retried."""
+    completed needs nobody any more, while one that failed may yet be retried. Of one that completed
+    and whose dependents are few and of its shard, returns those: the caller tells them in the end,
+    which saves the drain."""
     job_id = record.id
     done = record.state == COMPLETED
-    if job_id in state.dependencies.dependents:
+    here: list[JobRecord] | None = None
+    known = state.dependencies.dependents.get(job_id)
+    if known is not None:
         if done and record.result_size >= 0:
             state.results.pin(job_id)
-        note(state, queue.shard, _effect((DONE if done else DEAD, job_id, queue.name)), now)
+        if not done:
+            pass
+        elif isinstance(known, str):
+            # the usual one, in line
+            waits = state.index.get(known)
+            if waits is None:
+                here = []
+            elif waits.queue.shard is queue.shard:
+                here = [waits]
+        elif len(known) <= _MOST_HERE:
+            here = _neighbours(state, queue.shard, known)
+        if here is None:
+            note(state, queue.shard, _effect((DONE if done else DEAD, job_id, queue.name)), now)
     side = record.side
     if side is not None and side.links is not None and side.links.edges:
         if done:
             release_edges(state, queue, record, side.links)
         mark_edges(queue, record, side.links)
+    return here
+
+
+def _neighbours(state: State, shard: Shard, job_ids: dict[str, None]) -> list[JobRecord] | None:
+    """The records of those jobs, but for those that are gone; `None` if one is of another shard."""
+    # one step of the interpreter, which needs no lock
+    found = [state.index.get(job_id) for job_id in tuple(job_ids)]
+    records = [record for record in found if record is not None]
+    return records if all(record.queue.shard is shard for record in records) else None
 
 
 def record_leave(state: State, queue: QueueState, record: JobRecord, was: int) -> bool:
@@ -82,8 +112,10 @@ def release_edges(state: State, queue: QueueState, record: JobRecord, links: Lin
     """The record needs to know nothing any more of those that it waited for."""
     if not links.edges:
         return
-    for job_id in state.dependencies.unregister(record.id, links.edges):
-        free(state, queue.shard, job_id)
+    freed = state.dependencies.unregister(record.id, links.edges)
+    if state.proofs.pinned or state.results.pinned:
+        for job_id in freed:
+            free(state, queue.shard, job_id)
 
 
 def free(state: State, shard: Shard, job_id: str) -> None:
@@ -146,8 +178,30 @@ def keep_edge(queue: QueueState, record: JobRecord, links: Links, job_id: str) -
     dirty.ties[record.id] = record
 
 
+def mark_late(dirty: Dirty, record: JobRecord) -> None:
+    """The record waits for nobody any more. Its row is made with the cut, or when many have been
+    let go since: most have begun, or ended, by then. Edges that have rows of their own are not
+    written for it: those who completed tell how they stand."""
+    if not dirty.touched:
+        dirty.begin()
+    dirty.freed.append(record)
+    if len(dirty.freed) > MAX_STARTS:
+        _mark_oldest_freed(dirty)
+
+
+def _mark_oldest_freed(dirty: Dirty) -> None:
+    record = dirty.freed[0]
+    if record.state in (PENDING, ACTIVE):
+        mark(record.queue, record)
+    # after that: an exception between must not lose it
+    dirty.freed.popleft()
+
+
 def mark_ties(dirty: Dirty) -> None:
-    """The cut is taken: makes the rows of edges that have changed one by one since the last."""
+    """The cut is taken: makes the rows of those let go, and the rows of edges that have changed one
+    by one since the last."""
+    while dirty.freed:
+        _mark_oldest_freed(dirty)
     for record in list(dirty.ties.values()):
         links = links_of(record)
         if links is not None and record.state != REMOVED:

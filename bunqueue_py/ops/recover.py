@@ -146,6 +146,8 @@ def _rebuild_queue(
     pending: list[JobRecord] = []
     others: list[JobRecord] = []
     for record in records:
+        if record.state == GATED and found is None:
+            _recount(record, now)
         (pending if record.state == PENDING else others).append(record)
         if record.state != ACTIVE:
             record.delivery = None
@@ -256,6 +258,16 @@ def _place_pending(
         queue.place(record, now, seq)
         if anew:
             mark(queue, record)
+
+
+def _recount(record: JobRecord, now: int) -> None:
+    """The section may have broken off between the end of the last that the record waits for, and
+    letting it go."""
+    links = links_of(record)
+    if links is not None:
+        links.recount()
+        if not links.unmet:
+            record.unblock(now)
 
 
 def _rebuild_gated(state: State, queue: QueueState, record: JobRecord) -> None:

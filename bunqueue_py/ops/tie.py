@@ -157,7 +157,14 @@ def unknown_dependency(
     links = links_of(record)
     if links is None or _found_again(queue, record, now):
         return None
-    for job_id in links.edges:
+    return first_unknown(state, links.edges, known_done)
+
+
+def first_unknown(
+    state: State, job_ids: Iterable[str], known_done: frozenset[str]
+) -> FlowError | None:
+    """The error of the first of those ids that nobody knows, if there is one."""
+    for job_id in job_ids:
         if job_id not in known_done and look(state, job_id).kind == GONE:
             return FlowError(
                 f"depends_on: there is no job {job_id!r}: it never existed, or was removed before "

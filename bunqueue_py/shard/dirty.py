@@ -43,13 +43,14 @@ class Dirty:
 
     `began` is called with the first mark after a cut, under the shard's lock: memory only.
     `fresh` are the jobs of which nothing was ever handed to the writer, so that one which comes and
-    goes between two cuts leaves nothing behind. `starts` are runs that have begun, and `ties`
-    jobs with many edges some of which have changed, whose rows are still to be made (`ops.mark`,
-    `ops.outcomes`).
+    goes between two cuts leaves nothing behind. `starts` are runs that have begun, `freed` jobs
+    that wait for nobody any more, and `ties` jobs with many edges some of which have changed,
+    whose rows are still to be made (`ops.mark`, `ops.outcomes`).
     """
 
     __slots__ = (
         "began",
+        "freed",
         "fresh",
         "jobs",
         "payloads",
@@ -65,6 +66,7 @@ class Dirty:
         self.fresh: set[str] = set()
         self.touched = False
         self.starts: deque[Delivery] = deque()
+        self.freed: deque[JobRecord] = deque()
         self.ties: dict[str, JobRecord] = {}
         self.jobs, self.payloads, self.results, self.rest = no_marks()
 
@@ -173,7 +175,7 @@ class Dirty:
 
     def check(self) -> None:
         """Asserts its invariants."""
-        assert self.touched or not (len(self) or self.starts or self.ties), (
+        assert self.touched or not (len(self) or self.starts or self.freed or self.ties), (
             "marks that nobody will ask for"
         )
         for job_id, row in self.jobs.items():

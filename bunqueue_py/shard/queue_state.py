@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..model.job import ACTIVE, COMPLETED, FAILED, GATED, PENDING, REMOVED, JobRecord
+from ..model.rows import side_row
 from ..types import JobCounts, JobState
 from .places import Places
 from .ready_queue import Stamped, merged, stamped
@@ -161,6 +162,10 @@ class QueueState(Places):
             assert record.side is not None and record.side.links is not None, "gated by nothing"
             record.side.links.check()
             assert record.side.links.unmet > 0, f"job {record.id} waits for nothing"
+        for record in self.records():
+            side = record.side
+            if side is not None and side.common is not None:
+                assert side_row(side) == side.common, "what several jobs share has changed"
         size = self.pending + len(self.gated) + len(self.active)
         size += len(self.completed) + len(self.dead)
         assert self.admitted - self.departed == size, (

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import TypeVar
 
 from .queue_state import QueueState
 from .shard import Shard
 from .stalls import CONFIRM_MS
+
+T = TypeVar("T")
 
 
 def fnv1a32(data: bytes) -> int:
@@ -56,14 +59,21 @@ class ShardMap:
             queues[name] = made
             return made
 
-    @contextmanager
-    def locked(self, wanted: Iterable[Shard]) -> Iterator[list[Shard]]:
-        """Holds the locks of those shards, taken in ascending order."""
+    def holding(self, wanted: Iterable[Shard], call: Callable[[Sequence[Shard]], T]) -> T:
+        """Makes the call with those shards, in ascending order, while their locks are held.
+
+        A call and not a context: each lock is let go by the `with` that took it, which a signal
+        cannot part from it, while one could land in an `__exit__` of ours before it let go any.
+        """
         shards = sorted(wanted, key=_index)
-        with ExitStack() as stack:
-            for shard in shards:
-                stack.enter_context(shard.lock)
-            yield shards
+
+        def hold(i: int) -> T:
+            if i == len(shards):
+                return call(shards)
+            with shards[i].lock:
+                return hold(i + 1)
+
+        return hold(0)
 
     @contextmanager
     def all_locked(self) -> Iterator[tuple[Shard, ...]]:

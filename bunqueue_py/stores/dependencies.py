@@ -30,7 +30,8 @@ def _nothing() -> None:
 
 
 class Dependencies:
-    """The reverse index, from a job to the jobs that live and wait for it, or have waited.
+    """The reverse index, from a job to the jobs that live and wait for it, or have waited: to the
+    one, as nearly always, or to several.
 
     `dependents` may be read without the lock: to skip all of this where nobody waits for anything.
     `pending` are effects to be applied, oldest first, by one drainer at a time. An effect stays in
@@ -46,7 +47,7 @@ class Dependencies:
         self._turn = threading.Lock()
         self._head: Effect | None = None
         self._since_ms = 0
-        self.dependents: dict[str, dict[str, None]] = {}
+        self.dependents: dict[str, str | dict[str, None]] = {}
         self.pending: deque[Effect] = deque()
         self.drain: Callable[[], object] = _nothing
 
@@ -55,11 +56,12 @@ class Dependencies:
         with self._lock:
             dependents = self.dependents
             for other in waits_for:
-                known = dependents.get(other)
-                if known is None:
-                    dependents[other] = {job_id: None}
-                else:
+                known = dependents.setdefault(other, job_id)
+                if not isinstance(known, str):
                     known[job_id] = None
+                elif known != job_id:
+                    # not in place: others read it without the lock
+                    dependents[other] = {known: None, job_id: None}
 
     def unregister(self, job_id: str, waited_for: Iterable[str]) -> list[str]:
         """That job needs to know nothing of those any more; returns those of which now nobody
@@ -69,7 +71,10 @@ class Dependencies:
             dependents = self.dependents
             for other in waited_for:
                 known = dependents.get(other)
-                if known is not None and job_id in known:
+                if known == job_id:
+                    del dependents[other]
+                    freed.append(other)
+                elif isinstance(known, dict) and job_id in known:
                     del known[job_id]
                     if not known:
                         del dependents[other]
@@ -78,13 +83,17 @@ class Dependencies:
 
     def waiting_for(self, job_id: str) -> tuple[str, ...]:
         """The ids of the jobs that are to be told of the end of that one."""
+        known = self.dependents.get(job_id, ())
         # one step of the interpreter, which needs no lock
-        return tuple(self.dependents.get(job_id, ()))
+        return (known,) if isinstance(known, str) else tuple(known)
 
     def everything(self) -> dict[str, tuple[str, ...]]:
         """All of the reverse index."""
         with self._lock:
-            return {job_id: tuple(known) for job_id, known in self.dependents.items()}
+            return {
+                job_id: (known,) if isinstance(known, str) else tuple(known)
+                for job_id, known in self.dependents.items()
+            }
 
     # -- effects -----------------------------------------------------------------------------
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..client.job import Job
 from ..config import ManagerConfig
 from ..errors import BunqueueError
 from ..manager import QueueManager
-from ..model.flow_node import FlowNode, Planned
+from ..model.flow_node import FlowNode, FlowPlan
 from ..model.schedule import Scheduler
 from ..shard.shard import CLOSED
 from ..state import State
@@ -90,7 +90,7 @@ class SteppedManager(QueueManager):
         self._stage.added(jobs)
         return jobs
 
-    def add_flows(self, plan: Sequence[Planned], *, chain: bool = False) -> list[Job]:
+    def add_flows(self, plan: FlowPlan, *, chain: bool = False) -> list[Job]:
         """See `QueueManager.add_flows`."""
         jobs = super().add_flows(plan, chain=chain)
         self._stage.added(jobs)

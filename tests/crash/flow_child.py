@@ -113,11 +113,31 @@ class Actor:
             found.remove_dependency(self.rng.choice(found.children_ids))
 
 
+BIG = 10_000
+"""Jobs of the flow that is added by itself."""
+
+
+def big_flow() -> FlowNode:
+    """As many jobs as a flow may have, on three levels and over three queues."""
+    inner = [
+        FlowNode(f"b{n % 3}", "inner", children=[FlowNode(f"b{k % 3}", "leaf") for k in range(100)])
+        for n in range(99)
+    ]
+    return FlowNode("b0", "root", children=inner)
+
+
 def main(plan: dict[str, Any]) -> None:
+    big = big_flow() if plan.get("big") else None
     journal = Journal(plan["journal"])
     inject(journal, Killer(journal, plan, plan["seed"]))
     manager = QueueManager(plan["path"], config=ManagerConfig(shards=4))
     journal.write("ready")
+    if big is not None:
+        FlowProducer(manager).add(big)
+        journal.write("added")
+        manager.flush()
+        journal.write("flushed")
+        os.kill(os.getpid(), signal.SIGKILL)
     for t in range(plan["threads"]):
         actor = Actor(manager, journal, t, plan)
         threading.Thread(target=_run, args=(actor, journal), daemon=True).start()

@@ -30,6 +30,7 @@ from bunqueue_py.storage.sqlite.recovery import stored_jobs
 from bunqueue_py.storage.sqlite.rows import RowDecoder
 from bunqueue_py.stores.dependencies import DEAD, DONE, GONE, LIVE
 from tests.crash.books import Journal
+from tests.crash.flow_child import BIG
 from tests.crash.rounds import kill_one, plan_of
 from tests.storage_check import check_storage, full_rows
 from tests.unit.sqlite_files import crash_copy
@@ -58,6 +59,30 @@ def play_flows(path: Path, seed: int, found: Found) -> None:
         check_storage(manager, str(path))
         finish_all(manager)
         no_effect_is_half_applied(manager, found)
+        check_storage(manager, str(path))
+    finally:
+        manager.close()
+
+
+def play_big_flow(path: Path, seed: int, found: Found) -> None:
+    """A child is killed while it adds a flow of 10,000 jobs: all of it is there, or nothing."""
+    plan = {**plan_of(seed), "module": "tests.crash.flow_child", "big": True, "span": 2.0}
+    kill_one(path, 0, plan)
+    text = path.with_name("journal0").read_text()
+    found["kills"] += 1
+    found["killed while it was being added"] += '"added"' not in text
+    if not path.exists():
+        return
+    manager = QueueManager(path)
+    try:
+        there = manager.counts().total
+        assert there in (0, BIG), f"{there} of {BIG} jobs are there"
+        assert there or '"flushed"' not in text, "a flow was on disk and is lost"
+        found["whole" if there else "nothing"] += 1
+        edges = [links_of(record) for record in manager._state.index.values()]
+        assert sum(len(links.edges) for links in edges if links is not None) in (0, BIG - 1)
+        check(manager._state)
+        no_effect_is_half_applied(manager, Found())
         check_storage(manager, str(path))
     finally:
         manager.close()

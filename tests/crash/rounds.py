@@ -122,7 +122,7 @@ def kill_one(path: Path, generation: int, plan: dict[str, Any]) -> tuple[Journal
         if plan["point"] == "random":
             while not journal.exists() and child.poll() is None:
                 time.sleep(0.002)
-            time.sleep(random.Random(plan["seed"]).uniform(0.0, 0.35))
+            time.sleep(random.Random(plan["seed"]).uniform(0.0, plan.get("span", 0.35)))
             child.kill()
         killed_at = time.monotonic_ns()
         _, errors = child.communicate(timeout=60)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.flow_rounds import Found, play_flows
+from tests.crash.flow_rounds import Found, play_big_flow, play_flows
 from tests.crash.rounds import Losses, play, play_one
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="kills with SIGKILL")
@@ -55,3 +55,19 @@ def test_flows_are_there_whole_or_not_at_all_and_no_effect_is_half_applied(
     print(found.report())
     assert found["committed flows"]
     assert found["jobs with children"]
+
+
+@pytest.mark.slow
+def test_a_flow_of_10_000_that_is_killed_is_there_whole_or_not_at_all(
+    tmp_path: Path, slow_rounds: Callable[[int, int], int]
+) -> None:
+    found = Found()
+    for seed in range(slow_rounds(2, 30)):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        try:
+            play_big_flow(folder / "jobs.db", seed, found)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}, whose files are in {folder}: {error}") from error
+    print(found.report())
+    assert found["kills"]

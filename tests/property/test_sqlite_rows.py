@@ -3,7 +3,6 @@ are merged in any grouping come to the same."""
 
 import json
 import sqlite3
-from collections import deque
 from typing import Any
 
 import pytest
@@ -102,7 +101,7 @@ def sides(draw: Any) -> Side:
     side.stall_count = draw(counts)
     side.tags = tuple(draw(st.lists(texts, max_size=3)))
     steps = draw(st.none() | st.lists(st.tuples(texts, moments), max_size=3))
-    side.timeline = None if steps is None else deque(steps, 20)
+    side.timeline = None if steps is None else tuple(steps)[-20:]
     return side
 
 

@@ -10,6 +10,7 @@ UNLIKE = (
     "tests/unit/test_recovery.py"
     "::test_one_job_unlike_the_others_takes_its_turn_after_a_kill_as_before"
 )
+FLOWS = "tests/unit/test_flows.py"
 
 
 MUTATIONS = (
@@ -304,6 +305,69 @@ MUTATIONS = (
         r"if was != COMPLETED:\n( +# whoever)",
         r"if was == FAILED:\n\1",
         ("tests/unit/test_dependencies.py",),
+    ),
+    Mutation(
+        "how a failure left an edge is not written",
+        "ops/outcomes.py",
+        r"if dirty is None or status_of\(links\.edges\[job_id\]\) == UNMET:",
+        "if True:",
+        (f"{FLOWS}::test_how_a_child_had_ended_counts_after_a_crash_though_it_runs_again",),
+    ),
+    Mutation(
+        "of many edges those that changed are not in the cut",
+        "ops/outcomes.py",
+        r"mark_edges\(record\.queue, record, links\)(\n +# after that)",
+        r"pass\1",
+        (f"{FLOWS}::test_how_a_child_had_ended_counts_after_a_crash_though_it_runs_again",),
+    ),
+    Mutation(
+        "many edges that were settled before the job came in are not written",
+        "ops/admit.py",
+        r"mark_edges\(queue, record, links\)",
+        "pass",
+        (f"{FLOWS}::test_a_job_that_came_after_all_its_dependencies_knows_them_after_a_crash",),
+    ),
+    Mutation(
+        "many edges that a retry settled are not written",
+        "ops/flow.py",
+        r"mark_edges\(queue, record, links\)(\n +if not links\.unmet:)",
+        r"pass\1",
+        (f"{FLOWS}::test_what_failed_before_a_retry_is_known_after_a_crash",),
+    ),
+    Mutation(
+        "a completion forgets those of its shard that wait",
+        "ops/finish.py",
+        r"if freed is not None:",
+        "if False:",
+        ("tests/unit/test_dependencies.py",),
+    ),
+    Mutation(
+        "the drain forgets those that wait behind a full bite",
+        "ops/flow.py",
+        r"_settle_met\(state, record\.queue\.shard, (told\.pop\(record\.queue\.shard\))\)",
+        r"\1",
+        (
+            "tests/unit/test_flow_costs.py"
+            "::test_many_dependents_of_one_job_are_told_without_holding_its_lock_for_all",
+        ),
+    ),
+    Mutation(
+        "a rebuild lets nobody go that waits for nothing",
+        "ops/recover.py",
+        r"if not links\.unmet:\n( +record\.unblock)",
+        r"if False:\n\1",
+        (
+            "tests/threads/test_interrupts.py"
+            "::test_an_exception_at_some_lines_of_a_verb_leaves_balanced_books"
+            "[completion_in_a_batch_that_many_wait_for]",
+        ),
+    ),
+    Mutation(
+        "leaves of one parent that have a thing of their own keep what they share",
+        "model/job.py",
+        r"side = self\.side = side\.twin\(\)",
+        "pass",
+        (FLOWS,),
     ),
     Mutation(
         "a cancelled run is not charged",

@@ -246,6 +246,18 @@ class FlowMachine(RuleBasedStateMachine):
         if known and other in self.model.jobs and self.model.jobs[other].parent == job.id:
             self.model.jobs[other].parent = None
 
+    @rule(pick=PICK)
+    def remove_unprocessed(self, pick: int) -> None:
+        job = self.some(pick)
+        if job is None:
+            return
+        try:
+            found = self.manager.remove_unprocessed_children(job.id)
+        except JobStateError:
+            assert job.state == COMPLETED
+            return
+        assert found == self.model.remove_unprocessed(job)
+
     @rule()
     def crash(self) -> None:
         if not self.on_disk:

@@ -33,6 +33,8 @@ from bunqueue_py import (
     BulkAddError,
     BunqueueError,
     Deduplication,
+    FlowNode,
+    FlowProducer,
     Job,
     JobSpec,
     JobState,
@@ -53,7 +55,15 @@ from tests.threads.patience import TIMEOUT, until
 
 PACKAGE = str(Path(bunqueue_py.__file__).parent)
 SWEPT = tuple(f"{PACKAGE}/{part}" for part in ("ops/", "shard/", "model/", "stores/", "state.py"))
-ALL_STATES = ("waiting", "prioritized", "delayed", "active", "completed", "failed")
+ALL_STATES = (
+    "waiting",
+    "prioritized",
+    "delayed",
+    "waiting-children",
+    "active",
+    "completed",
+    "failed",
+)
 DAY = 86_400
 LEASE = 30
 
@@ -222,7 +232,8 @@ class World:
             self.take_all()
             self.look()
             counts = self.manager.counts("q")
-            if not counts.active and not counts.delayed and not len_ready(counts):
+            waits = counts.delayed or counts.waiting_children
+            if not counts.active and not waits and not len_ready(counts):
                 return
             for _ in range(3):
                 self.clock.advance(seconds=2 * LEASE)
@@ -1474,6 +1485,185 @@ def loss_of_grouped_jobs(world: World) -> Verb:
     return world.manager.run_pending
 
 
+# -- jobs that wait for jobs ---------------------------------------------------------------------
+
+BEFORE_FLOWS = frozenset(SCENARIOS)
+
+
+def a_flow(world: World, *children: FlowNode, **options: Any) -> Job:
+    """A parent with those children, who are ready; returns the parent."""
+    added = FlowProducer(world.manager).add(
+        FlowNode("q", "parent", children=children, attempts=1, **options)
+    )
+    world.pushed += [each.job.id for each in added.walk()]
+    return added.job
+
+
+def leaf(on_failure: Any = "fail_parent", **options: Any) -> FlowNode:
+    return FlowNode("q", "child", on_failure=on_failure, attempts=1, **options)
+
+
+def whole_or_not_at_all(world: World, size: int) -> Callable[[], None]:
+    """What must hold after the exception: of the flow all jobs are there, or none."""
+
+    def aftermath() -> None:
+        there = [job for job in world.manager.get_jobs("q", limit=1_000) if job.name == "flow"]
+        assert len(there) in (0, size), f"{len(there)} of {size} jobs of a flow are there"
+        for job in there:
+            assert len(job.children_ids) == (job.data or 0)
+
+    return aftermath
+
+
+def flow_of_four() -> FlowNode:
+    leaves = [FlowNode("q", "flow", tags=tags) for tags in ((), ("t",))]
+    inner = FlowNode("q", "flow", 2, children=leaves, custom_id="inner")
+    return FlowNode("q", "flow", 1, children=[inner], delay=5)
+
+
+@scenario
+def adding_of_a_flow(world: World) -> Verb:
+    world.push("plain")
+    world.aftermath = whole_or_not_at_all(world, 4)
+    return lambda: FlowProducer(world.manager).add(flow_of_four())
+
+
+@scenario
+def adding_of_a_flow_that_nobody_hears_of(world: World) -> Verb:
+    world.silence()
+    first = world.push("first")
+    world.aftermath = whole_or_not_at_all(world, 4)
+    nodes = [FlowNode("q", "flow") for _ in range(3)]
+    final = FlowNode("q", "flow", 3, depends_on=[first])
+    return lambda: FlowProducer(world.manager).fan_in(nodes, final)
+
+
+@scenario
+def adding_of_a_child(world: World) -> Verb:
+    waiting = world.push("parent")
+    running = world.push("parent", priority=5)
+    held = world.manager.pull("q", lock_duration=LEASE)
+    assert held is not None
+    assert held.id == running.id
+    world.held.append(held)
+
+    def aftermath() -> None:
+        jobs = world.manager.get_jobs("q", limit=1_000)
+        there = {job.id for job in jobs if job.name == "child"}
+        known = {child for job in (waiting, running) for child in job.refresh().children_ids}
+        assert known == there
+
+    world.aftermath = aftermath
+
+    def verb() -> None:
+        waiting.add_child(leaf())
+        held.add_child(leaf(delay=5))
+
+    return verb
+
+
+def held_children(world: World, count: int) -> list[Job]:
+    """That many children of a parent, each out."""
+    a_flow(world, *(leaf() for _ in range(count)))
+    found = world.manager.pull_batch("q", count, lock_duration=LEASE)
+    world.held += found
+    return found
+
+
+@scenario
+def completion_of_the_last_child(world: World) -> Verb:
+    first, last = held_children(world, 2)
+    world.manager.ack(first, "of the first")
+    world.held.remove(first)
+    world.push("waits too", depends_on=[last], delay=5)
+    return lambda: world.manager.ack(last, "of the last")
+
+
+@scenario
+def completion_in_a_batch_that_many_wait_for(world: World) -> Verb:
+    world.silence()
+    children = held_children(world, 3)
+    for _ in range(17):
+        world.push("waits", depends_on=[children[0]])
+    return lambda: world.manager.ack_batch([Ack(job, "r") for job in children])
+
+
+@scenario
+def failure_of_children(world: World) -> Verb:
+    policies = ("fail_parent", "continue_parent", "ignore_dependency")
+    parents = [a_flow(world, leaf(policy), leaf()) for policy in policies]
+    children = world.manager.pull_batch("q", 10, lock_duration=LEASE)
+    world.held += children
+
+    def verb() -> None:
+        for job in children[::2]:
+            world.manager.fail(job, "no", unrecoverable=True)
+
+    def aftermath() -> None:
+        # who waits for a retry gets it
+        world.clock.advance(seconds=60)
+        world.manager.run_pending()
+        world.may_go.add(parents[0].id)
+        if parents[0].refresh().state == "failed":
+            # it cannot be retried before its child
+            parents[0].remove()
+        for job in children[::2]:
+            if job.refresh().state == "failed":
+                world.manager.retry(job)
+
+    world.aftermath = aftermath
+    return verb
+
+
+@scenario
+def removal_of_dependencies(world: World) -> Verb:
+    parent = a_flow(world, leaf(delay=5), leaf(delay=5))
+    other = a_flow(world, leaf(delay=5), FlowNode("q", "inner", children=[leaf(delay=5)]))
+    world.may_go |= {job.id for job in world.manager.get_jobs("q", limit=100)} - {
+        parent.id,
+        *parent.children_ids,
+        other.id,
+    }
+
+    def verb() -> None:
+        parent.remove_dependency(parent.children_ids[0])
+        other.remove_unprocessed_children()
+
+    return verb
+
+
+@scenario
+def end_of_a_job_that_others_waited_for(world: World) -> Verb:
+    first = world.complete("result")
+    removed = world.complete("result")
+    waits = world.push("waits", depends_on=[first, removed], delay=5)
+    world.may_go.add(removed.id)
+
+    def verb() -> None:
+        world.manager.remove(removed)
+        world.manager.retry(first)
+        world.manager.promote(waits)
+
+    return verb
+
+
+@scenario
+def parking_of_a_parent(world: World) -> Verb:
+    parent = world.hold("parent")
+    ended = parent.add_child(leaf("ignore_dependency", priority=5))
+    failing = world.manager.pull("q", lock_duration=LEASE)
+    assert failing is not None
+    assert failing.id == ended.id
+    world.manager.fail(failing, "no", unrecoverable=True)
+    parent.add_child(leaf(delay=5))
+    world.pushed += parent.refresh().children_ids
+    return lambda: world.manager.backend.park(parent.id, parent.token)
+
+
+OF_FLOWS = SCENARIOS.keys() - BEFORE_FLOWS
+"""Theirs are long ways: they are swept in greater steps."""
+
+
 def sweep(
     name: str, error: type[BaseException], step: int = 1, first: int = 1, **config: Any
 ) -> None:
@@ -1508,7 +1698,7 @@ def test_an_exception_at_some_lines_of_a_verb_leaves_balanced_books(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(100)
-    sweep(name, KeyboardInterrupt, step=37)
+    sweep(name, KeyboardInterrupt, step=211 if name in OF_FLOWS else 37)
 
 
 @pytest.mark.slow
@@ -1522,7 +1712,7 @@ def test_an_exception_at_any_line_of_a_verb_leaves_balanced_books(
 ) -> None:
     caplog.set_level(100)
     # in the short form each of the two has an eighth of the lines, and not the same
-    step = slow_rounds(8, 1)
+    step = slow_rounds(32 if name in OF_FLOWS else 8, 1)
     sweep(name, error, step, first=1 if step == 1 or error is KeyboardInterrupt else 5)
 
 

@@ -107,7 +107,7 @@ def test_a_job_that_depends_on_what_has_completed_is_ready_at_once(
 
 
 @pytest.mark.parametrize(
-    "ending", ["unknown", "removed", "failed", "discarded", "failed and removed"]
+    "ending", ["unknown", "removed", "failed", "discarded", "cancelled", "failed and removed"]
 )
 @pytest.mark.parametrize("policy", ["fail", "wait", "ignore"])
 def test_what_a_dependency_that_can_no_longer_complete_does_at_the_adding(
@@ -122,6 +122,9 @@ def test_what_a_dependency_that_can_no_longer_complete_does_at_the_adding(
             job.remove()
         elif ending == "discarded":
             job.discard()
+        elif ending == "cancelled":
+            assert manager.pull(queue) == job
+            manager.backend.cancel(job.id, None, None)
         else:
             kill(queue)
     if ending in ("unknown", "removed"):
@@ -235,6 +238,19 @@ def time_out(manager: Any, queue: Queue, clock: VirtualClock, job: Job) -> None:
     manager.run_pending()
 
 
+def stall(manager: Any, queue: Queue, clock: VirtualClock, job: Job) -> None:
+    queue.stalls.configure(interval=1, max_stalls=1)
+    assert manager.pull(queue, lock_duration=None) == job
+    for _ in range(4):
+        clock.advance(seconds=6)
+        manager.run_pending()
+
+
+def cancel(manager: Any, queue: Queue, clock: VirtualClock, job: Job) -> None:
+    assert manager.pull(queue) == job
+    manager.backend.cancel(job.id, None, "no longer wanted")
+
+
 def replace(manager: Any, queue: Queue, clock: VirtualClock, job: Job) -> None:
     queue.obliterate()
 
@@ -243,6 +259,8 @@ ENDS: dict[str, tuple[dict[str, Any], Callable[..., Any]]] = {
     "error": ({"attempts": 1}, lambda m, q, c, j: m.fail(m.pull(q), "boom")),
     "unserializable": ({}, lambda m, q, c, j: m.ack(m.pull(q), object())),
     "lock lost": ({"attempts": 1}, lose),
+    "stalls": ({}, stall),
+    "cancel": ({}, cancel),
     "timeout": ({"attempts": 1, "timeout": 60}, time_out),
     "ttl": ({"ttl": 3600}, expire),
     "discard": ({}, lambda m, q, c, j: j.discard()),
@@ -262,7 +280,8 @@ ENDS: dict[str, tuple[dict[str, Any], Callable[..., Any]]] = {
 def test_a_dependency_that_ends_badly_in_whatever_way_does_the_same(
     manager: QueueManager, queue: Queue, other: Queue, clock: VirtualClock, ending: str, policy: Any
 ) -> None:
-    """B112: by error, lost lock, timeout, ttl, discard, removal."""
+    """B112: by error, lost lock, stalls, timeout, ttl, discard, cancel, removal. Of one that cannot
+    be decoded: `test_a_child_that_a_file_has_spoiled_fails_its_parent`."""
     options, end = ENDS[ending]
     first = queue.add("first", **options)
     job = other.add("job", depends_on=[first], on_dependency_failure=policy)
@@ -600,11 +619,11 @@ def test_a_drain_that_was_broken_off_is_made_up_for_half_a_minute_later(
 ) -> None:
     dependencies = manager._state.dependencies
     first = queue.add("first")
-    job = queue.add("job", depends_on=[first])
+    job = queue.add("job", depends_on=[first], on_dependency_failure="ignore")
     held = manager.pull(queue)
     monkeypatch.setattr(dependencies, "drain", lambda: None)
     assert held is not None
-    manager.ack(held)
+    manager.fail(held, "no", unrecoverable=True)
     assert state(job) == "waiting-children"
     assert manager._state.alarm.due_ms <= manager._state.now() + 30_000
     clock.advance(seconds=30)
@@ -617,9 +636,9 @@ def test_a_drainer_that_is_stuck_is_helped_out(
 ) -> None:
     dependencies = manager._state.dependencies
     first = queue.add("first")
-    job = queue.add("job", depends_on=[first])
+    job = queue.add("job", depends_on=[first], on_dependency_failure="ignore")
     assert dependencies.begin()  # by a thread that never ends it
-    run(queue)
+    manager.discard(first)
     for _ in range(2):
         assert state(job) == "waiting-children"
         clock.advance(seconds=30)

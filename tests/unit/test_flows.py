@@ -1,6 +1,8 @@
 """Flows: trees of jobs over several queues, what a child's failure does, children added later."""
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -354,6 +356,41 @@ def test_a_flow_that_cannot_be_is_refused_whole(
     assert books(manager) == before
 
 
+def test_what_is_wrong_in_one_of_several_flows_is_told_with_its_way_there(
+    flows: FlowProducer,
+) -> None:
+    twin = FlowNode("q", "twin")
+    trees = [
+        FlowNode("q", "a", children=[FlowNode("q", "x"), twin]),
+        FlowNode("q", "b", children=[FlowNode("q", "y", children=[twin])]),
+    ]
+    way = r"nodes\[1\].children\[0\].children\[0\]"
+    with pytest.raises(FlowError, match=way + r" is the same FlowNode as nodes\[0\].children\[1\]"):
+        flows.add_bulk(trees)
+    with pytest.raises(FlowError, match=r"nodes\[1\] is the same FlowNode as nodes\[0\]"):
+        flows.add_bulk([twin, twin])
+    trees[1].children[0].children[0] = FlowNode("q", "z", priority=1.5)  # type: ignore[arg-type]
+    with pytest.raises(ValidationError, match=way + ": priority"):
+        flows.add_bulk(trees)
+
+
+def test_what_children_share_is_not_changed_by_what_happens_to_one(
+    manager: QueueManager, flows: FlowProducer
+) -> None:
+    tree = flows.fan_in([FlowNode("q", "x") for _ in range(4)], FlowNode("p", "p"))
+    first, second, third, last = (child.job for child in tree.children)
+    tree.job.remove_dependency(second)
+    third.add_child(FlowNode("q", "below"))
+    first.discard()
+    assert second.refresh().parent_id is None
+    assert third.refresh().children_ids
+    assert first.refresh().timeline[-1].state == "failed"
+    for job in (first, third, last):
+        assert job.refresh().parent_id == tree.job.id
+    assert [entry.state for entry in last.timeline] == ["waiting"]
+    assert last.children_ids == ()
+
+
 @pytest.mark.parametrize(
     ("options", "kind"),
     [
@@ -385,6 +422,10 @@ def test_options_that_are_put_into_a_node_later_are_refused_too(
     node.options = {"nonsense": 1}
     with pytest.raises(TypeError, match="nonsense"):
         flows.add(node)
+    node.options, node.on_failure = {}, "explode"
+    for flow in (node, FlowNode("q", "top", children=[node])):
+        with pytest.raises(ValidationError, match="on_failure"):
+            flows.add(flow)
     for bad in (None, "x", manager):
         with pytest.raises(ValidationError):
             flows.add(bad)  # type: ignore[arg-type]
@@ -404,10 +445,10 @@ def test_an_exception_in_the_middle_of_adding_leaves_nothing(
     before = books(manager)
     real, calls = flow_add.admitted, iter(range(100))
 
-    def breaks(*arguments: Any) -> Any:
+    def breaks(*arguments: Any, **more: Any) -> Any:
         if next(calls) == 3:
             raise KeyboardInterrupt
-        return real(*arguments)
+        return real(*arguments, **more)
 
     monkeypatch.setattr(flow_add, "admitted", breaks)
     node = FlowNode("q", "t", children=[FlowNode(f"q{n}", "x", tags=["t"]) for n in range(6)])
@@ -694,6 +735,21 @@ def test_unprocessed_children_are_removed_with_all_below_them(
     assert job.remove_unprocessed_children() == []
 
 
+def test_what_others_wait_for_too_is_not_removed_with_unprocessed_children(
+    manager: QueueManager, flows: FlowProducer
+) -> None:
+    below = [FlowNode("q", "alone"), FlowNode("q", "wanted")]
+    tree = flows.add(FlowNode("q", "top", children=[FlowNode("q", "inner", children=below)]))
+    (inner,) = tree.children
+    alone, wanted = (child.job for child in inner.children)
+    after = manager.push("r", depends_on=[wanted])
+    assert tree.job.remove_unprocessed_children() == [inner.job.id]
+    assert state(tree.job) == "waiting"
+    assert manager.get_job(inner.job.id) is manager.get_job(alone.id) is None
+    assert state(wanted) == "waiting"
+    assert state(after) == "waiting-children"
+
+
 def test_a_parent_that_is_removed_leaves_its_children_alone(
     manager: QueueManager, flows: FlowProducer
 ) -> None:
@@ -817,3 +873,61 @@ def test_how_a_child_had_ended_counts_after_a_crash_though_it_runs_again(
         for other in rest:
             harness.manager.remove_dependency(parent.job.id, other.job.id)
         assert harness.manager.get_state(parent.job.id) == "waiting", "it waits for nothing more"
+
+
+@pytest.mark.parametrize("many", [3, 40])
+def test_a_job_that_came_after_all_its_dependencies_knows_them_after_a_crash(
+    tmp_path: Path, many: int
+) -> None:
+    with Harness(tmp_path / "jobs.db") as harness:
+        manager = harness.manager
+        others = [job.id for job in manager.push_batch("a", [("x", n) for n in range(many)])]
+        for job in manager.pull_batch("a", many):
+            manager.ack(job, job.data)
+        job = manager.push("q", depends_on=others)
+        assert job.state == "waiting"
+        manager.flush()
+        harness.crash_and_restart()
+        again = harness.manager.get_job(job.id)
+        assert again.depends_on == tuple(others)
+        assert list(again.children_values().values()) == list(range(many))
+
+
+@pytest.mark.parametrize("many", [3, 40])
+def test_what_failed_before_a_retry_is_known_after_a_crash(tmp_path: Path, many: int) -> None:
+    with Harness(tmp_path / "jobs.db") as harness:
+        manager = harness.manager
+        children = [
+            FlowNode("a", "x", attempts=1, on_failure="ignore_dependency") for _ in range(many)
+        ]
+        parent = FlowProducer(manager).fan_in(children, FlowNode("q", "p")).job
+        parent.discard()
+        for job in manager.pull_batch("a", many):
+            manager.fail(job, "no")
+        parent.retry()
+        before = parent.refresh().ignored_failures()
+        assert len(before) == many
+        manager.flush()
+        harness.crash_and_restart()
+        again = harness.manager.get_job(parent.id)
+        assert again.state == "waiting"
+        assert again.ignored_failures() == before
+
+
+@pytest.mark.parametrize("policy", ["fail_parent", "ignore_dependency"])
+def test_a_child_that_a_file_has_spoiled_fails_its_parent(tmp_path: Path, policy: Any) -> None:
+    """B112: a child that cannot be decoded ends as any that fails."""
+    path, clock = tmp_path / "jobs.db", VirtualClock()
+    with QueueManager(path, clock=clock, background=False) as manager:
+        child = FlowNode("a", "child", on_failure=policy)
+        tree = FlowProducer(manager).add(FlowNode("q", "p", children=[child]))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE jobs SET meta = 'x' WHERE id = ?", (tree.children[0].job.id,))
+    with QueueManager(path, clock=clock, background=False) as manager:
+        found = manager.get_job(tree.job.id)
+        assert found is not None
+        if policy == "fail_parent":
+            assert (found.state, found.failed_reason) == ("failed", "dependency_failed")
+        else:
+            assert found.state == "waiting"
+            assert list(found.ignored_failures()) == [tree.children[0].job.id]

@@ -101,6 +101,8 @@ class RowEncoder:
         head = ""
         waiting: str | bytearray = ""
         timed: str | bytearray = ""
+        last_side = None
+        side_text = ""
         for (
             job_id,
             queue,
@@ -125,10 +127,18 @@ class RowEncoder:
                 head = self._head(name, options)
                 waiting = bindable(head + _ROOM)
                 last_name, last_options, last_started = name, options, None
-            if custom_id is not None or claim is not None or side is not None:
-                parts = None if side is None else side_parts(side)
-                rest = [created, started, attempts, size, custom_id, claim, parts]
-                meta = bindable(f"{head},{''.join(encode(rest, 0))[1:]}")
+            if side is not None and side is not last_side:
+                # children of one parent have theirs in common
+                last_side, side_text = side, "".join(encode(side_parts(side), 0))
+            if custom_id is not None or claim is not None:
+                rest = [created, started, attempts, size, custom_id, claim]
+                end = "null" if side is None else side_text
+                meta = bindable(f"{head},{''.join(encode(rest, 0))[1:-1]},{end}]")
+            elif side is not None:
+                began = "null" if started is None else started
+                meta = bindable(
+                    f"{head},{created},{began},{attempts},{size},null,null,{side_text}]"
+                )
             elif started is not None:
                 if (
                     started != last_started

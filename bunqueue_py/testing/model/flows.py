@@ -178,6 +178,37 @@ class FlowModel:
             job.state = READY
         return known
 
+    def remove_unprocessed(self, job: FlowJob) -> list[str]:
+        """Removes the job's children that wait for their turn, with all that only they waited for;
+        returns the ids of the children."""
+        gone = self._waiting_children(job)
+        for child_id in gone:
+            self.drop(job, child_id)
+        stack = list(gone)
+        while stack:
+            child = self.jobs.get(stack.pop())
+            if child is None:
+                continue
+            below = self._waiting_children(child)
+            if child.state in (GATED, READY):
+                self.remove(child)
+                stack += [other for other in below if not self._is_needed(other)]
+            else:
+                child.parent = None
+        return gone
+
+    def _waiting_children(self, job: FlowJob) -> list[str]:
+        return [
+            other
+            for other in job.unmet
+            if other in job.children
+            and other in self.jobs
+            and self.jobs[other].state in (GATED, READY)
+        ]
+
+    def _is_needed(self, job_id: str) -> bool:
+        return any(job_id in job.edges and job.state != COMPLETED for job in self.jobs.values())
+
     def shown_children(self, job: FlowJob) -> list[str]:
         """The children that the job still knows."""
         return [child for child in job.children if job.settled.get(child) != "dropped"]

@@ -1,0 +1,65 @@
+"""What a job that completed means to those that wait for it, under the lock of their shard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..model.job import FAILED, GATED, JobRecord
+from ..model.links import MET, STATUS
+from ..shard.queue_state import QueueState
+from ..state import State
+from .emit import emit
+from .outcomes import links_of, mark_late
+
+
+def settle_met(state: State, job_id: str, dependents: Sequence[JobRecord], now: int) -> None:
+    """That job has completed: those no longer wait for it. Their shard is held."""
+    for record in dependents:
+        links = links_of(record)
+        code = None if links is None else links.edges.get(job_id)
+        if links is None or code is None:
+            continue
+        if record.state == GATED and not code & STATUS:
+            # the usual one, in line
+            links.edges[job_id] = code | MET
+            links.unmet = unmet = links.unmet - 1
+            if not unmet:
+                let_go(state, record.queue, record, now)
+        elif record.state <= FAILED:
+            links.settle(job_id, MET)
+
+
+def let_go(state: State, queue: QueueState, record: JobRecord, now: int) -> None:
+    """Nothing holds the gated record back any more: it is ready, or delayed as it was asked to be.
+    The caller has marked the gate."""
+    del queue.gated[record.id]
+    record.unblock(now)
+    # in an empty lane, which has no stale mark of it either, it takes the way of those that come in
+    empty = not (queue.ready.lane.records or record.priority or queue.ready.heaped)
+    side = record.side
+    if (
+        empty
+        and queue.groups is None
+        and record.run_at_ms <= now
+        and not record.options.lifo
+        and (side is None or not (side.anchored or side.group))
+    ):
+        # what `place` does, in line: the way of every job of a chain
+        queue.seq = seq = queue.seq + 1
+        queue.ready.append(record, seq)
+        ready = True
+    else:
+        ready = queue.place(record, now, in_order=empty and queue.groups is None)
+    dirty = queue.shard.dirty
+    if dirty is not None:
+        mark_late(dirty, record)
+    if state.events.any:
+        seen = queue.state_of(record, now, state.wall())
+        emit(state, queue, "unblocked", record.id, now, {"state": str(seen)})
+    if queue.waiters.line and not queue.paused:
+        if ready:
+            queue.wake(1, now)
+        else:
+            due = queue.next_due(now, state.wall())
+            if due is not None:
+                queue.waiters.due(due)
