@@ -201,9 +201,16 @@ class Mailbox:
                     lost = True
             self._items.append(item)
             if not self._rung:
-                self._rung = True
-                self._bell.release()
+                self._ring()
         return lost
+
+    def _ring(self) -> None:
+        if not self._rung:
+            # in this order: an exception between must not leave it marked and the reader asleep;
+            # it may leave the bell free and unmarked, and then there is nothing to release
+            if self._bell.locked():
+                self._bell.release()
+            self._rung = True
 
     @property
     def backlog(self) -> int:
@@ -241,9 +248,7 @@ class Mailbox:
         as one call after the other returns, and leaves one that takes longer than 10 s behind."""
         with self._lock:
             self._closed = True
-            if not self._rung:
-                self._rung = True
-                self._bell.release()
+            self._ring()
         thread = self._thread
         if thread is None or thread is threading.current_thread():
             return True

@@ -64,7 +64,7 @@ def _shard_stats(
 ) -> Iterator[tuple[str, QueueStats]]:
     with shard.lock:
         queues = list(shard.queues.values())
-        memory["deadlines"] += len(shard.deadlines.heap)
+        memory["deadlines"] += len(shard.deadlines)
         memory["watched_jobs"] += len(shard.watched)
         memory["completed_bytes"] += shard.finished_bytes
         if shard.dirty is not None:

@@ -14,6 +14,7 @@ from ..registry.task_errors import TaskErrors
 from ..stores.alarm import NEVER, Alarm
 from ..stores.duty import Duty
 from ..sync import LEAF, make_lock, spawn
+from .give_way import GiveWay, press_on
 
 _log = logging.getLogger("bunqueue_py.tasks")
 
@@ -149,9 +150,15 @@ class TaskLoop:
         self._lock = make_lock(f"loop {name}", LEAF)
         self._tasks: tuple[Task, ...] = ()
         self._thread: threading.Thread | None = None
+        #: the thread that serves it, as that says itself: there is no second one, whatever lands
+        #: between its start and the note of it
+        self._runner: threading.Thread | None = None
         self._stopping = False
         self._owed_ms: int | None = None
         self._threaded = threaded
+        self._resting = GiveWay(clock, lambda: self._stopping) if threaded else None
+        #: called by tasks between two bites, with no lock held
+        self.give_way: Callable[[], None] = self._resting or press_on
         #: hears how late each pass begins, on the loop's own thread, with no lock held
         self.on_pass: Callable[[int], None] | None = None
         #: How long after its moment the pass under way began; 0 where the caller steps.
@@ -193,6 +200,8 @@ class TaskLoop:
         """One pass over all tasks; sets the alarm to the earliest next due moment."""
         clock, late_ms = self._clock, self.late_ms
         self._alarm.clear()
+        if self._resting is not None:
+            self._resting.begin()
         done, earliest, now = 0, NEVER, clock.timeline_ms()
         try:
             for task in self._tasks:
@@ -233,7 +242,7 @@ class TaskLoop:
         with self._lock:
             self._stopping = True
         self._alarm.ring()
-        thread = self._thread
+        thread = self._runner or self._thread
         if thread is None or thread is threading.current_thread():
             return True
         thread.join(timeout)
@@ -260,6 +269,10 @@ class TaskLoop:
         return max(0, now - (self._alarm.due_ms if owed is None else owed))
 
     def _run(self) -> None:
+        with self._lock:
+            if self._runner is not None:
+                return
+            self._runner = threading.current_thread()
         while not self._stopping:
             self.turn()
             if not self._stopping:

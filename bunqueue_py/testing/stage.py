@@ -299,12 +299,11 @@ class Stage:
         best = min((m for m in (crew.next_ms(now, wall) for crew in crews) if m), default=NEVER)
         for shard in self.state.shards.shards:
             with shard.lock:
-                first = shard.deadlines.next_ms()
-                heap = shard.deadlines.heap
-                if first is None or first >= best:
+                head = shard.deadlines.first()
+                if head is None or head[0] >= best:
                     continue
-                if not _matters(heap[0], held):
-                    first = min((e[0] for e in heap if _matters(e, held)), default=NEVER)
+                entries = [head] if _matters(head, held) else shard.deadlines.entries()
+                first = min((e[0] for e in entries if _matters(e, held)), default=NEVER)
                 best = min(best, first)
         return None if best >= NEVER else max(best, now + 1)
 

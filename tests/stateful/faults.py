@@ -227,9 +227,30 @@ MUTATIONS = (
     Mutation(
         "a sweep in bites takes out what lives",
         "shard/deadlines.py",
-        r"while at < len\(heap\) and is_stale\(heap\[at\]\):",
-        "while at < len(heap) and heap[at][2] != LEASE:",
+        r"for entry in kept:",
+        "for entry in kept[1:]:",
         ("tests/unit/test_cleanup.py",),
+    ),
+    Mutation(
+        "a verb sweeps all that is stale at once",
+        "shard/deadlines.py",
+        r"BITE if len\(self\.old\) > AT_ONCE else AT_ONCE",
+        "max(1, len(self.old))",
+        ("tests/property/test_deadlines.py",),
+    ),
+    Mutation(
+        "a pass keeps the interpreter until it is done",
+        "tasks/give_way.py",
+        r"clock\.wait\(self\._lock, self\._rest_ms\)",
+        "pass",
+        ("tests/unit/test_give_way.py",),
+    ),
+    Mutation(
+        "a late pass does not give way",
+        "ops/stalls.py",
+        r"            give_way\(\)\n",
+        "",
+        ("tests/unit/test_give_way.py",),
     ),
     Mutation(
         "a queue let go from under a verb",
