@@ -11,7 +11,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.stateful.schedule_machine import ScheduleMachine, SqliteScheduleMachine
 
-PARTS = 1 if os.environ.get("BUNQUEUE_SLOW") == "short" else 8
+SHORT = os.environ.get("BUNQUEUE_SLOW") == "short"
+PARTS = 1 if SHORT else 8
 
 
 def agree(machine: type[ScheduleMachine], runs: int, steps: int) -> None:
@@ -32,10 +33,10 @@ def test_schedulers_in_memory_do_what_the_model_does() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_schedulers_in_memory_do_what_the_model_does_at_length(part: int) -> None:
-    agree(ScheduleMachine, 80, 50)
+    agree(ScheduleMachine, 40 if SHORT else 100, 50)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_schedulers_on_sqlite_do_what_the_model_does_at_length(part: int) -> None:
-    agree(SqliteScheduleMachine, 40, 40)
+    agree(SqliteScheduleMachine, 15 if SHORT else 40, 40)
