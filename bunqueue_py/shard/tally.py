@@ -20,6 +20,7 @@ MARK_MS = 5_000
 FACTOR = 0.3
 _MINUTES = 60
 _PACKED = struct.Struct("<120I")
+_MOST = 0xFFFFFFFF
 COMPLETED, FAILED = 0, 1
 
 
@@ -138,7 +139,7 @@ def _moved(rate: float, count: int) -> float:
 
 def packed(minutes: list[int]) -> str:
     """The counts of an hour as a short text; a few hundred hours of many queues are kept."""
-    bounded = (min(n, 0xFFFFFFFF) for n in minutes)
+    bounded = minutes if max(minutes) <= _MOST else [min(n, _MOST) for n in minutes]
     return binascii.b2a_base64(zlib.compress(_PACKED.pack(*bounded), 1), newline=False).decode()
 
 

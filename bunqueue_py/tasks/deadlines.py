@@ -16,11 +16,13 @@ MAX_BITES = 16
 
 def next_due(state: State) -> int | None:
     """The first moment at which there is something to judge."""
-    moments = []
+    earliest = None
     for shard in state.shards.shards:
         with shard.lock:
-            moments.append(shard.deadlines.next_ms())
-    return min((m for m in moments if m is not None), default=None)
+            due = shard.deadlines.next_ms()
+        if due is not None and (earliest is None or due < earliest):
+            earliest = due
+    return earliest
 
 
 def tick(

@@ -99,7 +99,7 @@ class Task:
     def look_ahead(self, clock: Clock) -> int | None:
         """When it is next due, where nothing is due now and it has no duty, which tells that.
         `peek` does so without a pass."""
-        if self._peek is None or clock.timeline_ms() < self._not_before:
+        if self._peek is None or (self._not_before and clock.timeline_ms() < self._not_before):
             return self.run(clock).next_due
         return self._peek()
 
@@ -198,26 +198,29 @@ class TaskLoop:
 
     def run_pass(self) -> int:
         """One pass over all tasks; sets the alarm to the earliest next due moment."""
+        clock, late_ms = self._clock, self.late_ms
         self._alarm.clear()
         if self._resting is not None:
             self._resting.begin()
-        done = 0
-        now = self._clock.timeline_ms()
-        for task in self._tasks:
-            duty = task.duty
-            if duty is not None and duty.due_ms > now:
-                if duty.due_ms < NEVER:
-                    self._alarm.set(duty.due_ms)
-                continue
-            try:
-                report = task.run(self._clock, self.late_ms, sturdy=self._threaded)
-            except BaseException:
-                # Ctrl-C, where the caller steps: what has not had its turn is due at the next step
-                self._alarm.set(self._clock.timeline_ms())
-                raise
-            done += report.done
-            if report.next_due is not None:
-                self._alarm.set(report.next_due)
+        done, earliest, now = 0, NEVER, clock.timeline_ms()
+        try:
+            for task in self._tasks:
+                duty = task.duty
+                if duty is not None and duty.due_ms > now:
+                    if duty.due_ms < earliest:
+                        earliest = duty.due_ms
+                    continue
+                report = task.run(clock, late_ms, sturdy=self._threaded)
+                done += report.done
+                due = report.next_due
+                if due is not None and due < earliest:
+                    earliest = due
+        except BaseException:
+            # Ctrl-C, where the caller steps: what has not had its turn is due at the next step
+            self._alarm.set(clock.timeline_ms())
+            raise
+        if earliest < NEVER:
+            self._alarm.set(earliest)
         return done
 
     def look_ahead(self) -> None:
@@ -230,7 +233,8 @@ class TaskLoop:
             due = task.look_ahead(self._clock) if duty is None else duty.due_ms
             if due is not None and due < earliest:
                 earliest = due
-        self._alarm.set(earliest)
+        if earliest < NEVER:
+            self._alarm.set(earliest)
 
     def stop(self, timeout: float | None = None) -> bool:
         """Ends the thread; says whether it ended in time. Safe before start and twice, and from
