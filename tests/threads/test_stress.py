@@ -204,7 +204,9 @@ def test_a_wall_clock_that_is_set_a_year_forward_and_back(
     with QueueManager(storage, clock=clock) as manager:
         manager.events.subscribe(stalls.append, types=("stalled", "failed", "health"))
         queue = Queue("q", manager)
-        with Worker(queue, handler, concurrency=4, lock_duration=0.5):
+        # long enough for a machine that does other things: half a second is lost beside them
+        lease = slow_rounds(1, 3)
+        with Worker(queue, handler, concurrency=4, lock_duration=lease):
             jobs = [queue.add("long", timeout=600) for _ in range(2)]
             jobs += [queue.add("quick", delay=0.2 * i, ttl=600) for i in range(5)]
             later = queue.add("later", delay=3600)
