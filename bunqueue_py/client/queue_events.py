@@ -16,7 +16,7 @@ from typing import Any
 from typing_extensions import Self
 
 from ..errors import BunqueueError
-from ..model.events import BUFFER_SIZE, EVENT_TYPES, JobEvent, RawEvent, event_of
+from ..model.events import BUFFER_SIZE, EVENT_TYPES, JobEvent, RawEvent
 from ..model.options import checked_queue_name
 from ..sync import LEAF, WORKER, make_lock
 from .listeners import ALL, Emitter, Listeners
@@ -205,7 +205,7 @@ class _Callbacks:
         return self._listeners.close(timeout)
 
     def _event(self, item: RawEvent) -> tuple[JobEvent]:
-        return (event_of(item, self._decode),)
+        return (JobEvent(item, self._decode),)
 
 
 class _Inbox:
@@ -286,7 +286,7 @@ class _Inbox:
             else:
                 self._wake = wake
                 return None
-        return event_of(item, self.backend.decode)
+        return JobEvent(item, self.backend.decode)
 
 
 class _Reader(Iterator[JobEvent]):

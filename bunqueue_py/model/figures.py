@@ -6,7 +6,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
+from ..durations import shown
+from ..errors import ValidationError
 from ..types import JobCounts
+
+ENDINGS = ("completed", "failed")
+
+
+def checked_ending(kind: object) -> int:
+    """Which of `ENDINGS` that is. Raises `ValidationError`."""
+    if kind not in ENDINGS:
+        raise ValidationError(f"kind must be 'completed' or 'failed', not {shown(kind)}")
+    return ENDINGS.index(str(kind))
 
 
 class Totals(NamedTuple):

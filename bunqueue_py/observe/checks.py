@@ -37,7 +37,11 @@ class Bell(Mailbox):
 
     def offer(self, item: RawEvent) -> bool:
         """Notes the queue; called under a shard's lock. Nothing is lost for it."""
-        self._checks.touch(item[0], item[1], item[3])
+        checks, queue = self._checks, item[1]
+        if item[0] == "active":
+            checks.started[queue] = item[3]
+        if queue not in checks.touched:
+            checks.touch(queue, item[3])
         return False
 
 
@@ -64,8 +68,12 @@ class Checks:
         self._unhear: Any = None
         #: what has been told as wrong, and the sentence that says it
         self.standing: dict[Alarm, str] = {}
-        self._touched: dict[str, None] = {}
-        self._started: dict[str, int] = {}
+        #: in which queues something has happened since the last round, which is armed then
+        self.touched: dict[str, None] = {}
+        #: those that are to be looked at again though nothing happens there
+        self._again: dict[str, None] = {}
+        #: when a job of a queue has started last
+        self.started: dict[str, int] = {}
         self._since: dict[Alarm, int] = {}
 
     # -- who listens -------------------------------------------------------------------------
@@ -75,7 +83,7 @@ class Checks:
         self._listeners += 1
         if self._unhear is None:
             self._unhear = self._state.events.add(self._bell, None, None)
-            self._touched.update(dict.fromkeys(list(self._state.queues)))
+            self._again.update(dict.fromkeys(list(self._state.queues)))
             self._arm()
 
     def unlisten(self) -> None:
@@ -84,17 +92,14 @@ class Checks:
         if self._listeners <= 0 and self._unhear is not None:
             self._unhear()
             self._unhear = None
-            for kept in (self.standing, self._touched, self._started, self._since):
+            for kept in (self.standing, self.touched, self._again, self.started, self._since):
                 kept.clear()
 
-    def touch(self, kind: str, queue: str, at_ms: int) -> None:
-        """Something has happened in that queue."""
-        if not queue:
-            return
-        if kind == "active":
-            self._started[queue] = at_ms
-        self._touched[queue] = None
-        self.duty.arm(at_ms + self._state.periods.check_interval)
+    def touch(self, queue: str, at_ms: int) -> None:
+        """Something has happened in that queue, the first thing since the last round."""
+        if queue:
+            self.touched[queue] = None
+            self.duty.arm(at_ms + self._state.periods.check_interval)
 
     def _arm(self) -> None:
         self.duty.arm(self._state.now() + self._state.periods.check_interval)
@@ -132,8 +137,9 @@ class Checks:
         state, now = self._state, self._state.now()
         soon = now + state.periods.check_interval
         # in this order: whoever touches a queue meanwhile has it looked at now or in the next round
-        touched, self._touched = self._touched, {}
-        names = list(touched)
+        touched, self.touched = self.touched, {}
+        again_here, self._again = self._again, {}
+        names = list(again_here | touched)
         moments: list[int | None] = []
         looks: dict[str, _Look] = {}
         for name in names:
@@ -148,7 +154,7 @@ class Checks:
                 # what becomes ready by time alone touches nothing
                 again.append(max(look.next_ms, soon))
             if any(moment is not None for moment in again):
-                self._touched[name] = None
+                self._again[name] = None
                 moments += again
         moments.append(self._check_workers(looks, now, soon))
         moments.append(self._check_listeners(soon))
@@ -174,7 +180,7 @@ class Checks:
             )
 
     def _forget(self, name: str) -> None:
-        self._started.pop(name, None)
+        self.started.pop(name, None)
         for reason in ("queue_idle", "queue_large"):
             self._since.pop((reason, name), None)
             self._end(reason, name)
@@ -195,7 +201,7 @@ class Checks:
             self._since.pop(alarm, None)
             self._end(*alarm)
             return None
-        since = max(self._since.setdefault(alarm, now), self._started.get(name, 0))
+        since = max(self._since.setdefault(alarm, now), self.started.get(name, 0))
         left = since + self._state.periods.queue_idle_after - now
         if left > 0:
             return now + left

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 from ..durations import ms_to_moment
 from ..model.figures import (
@@ -16,52 +17,74 @@ from ..model.figures import (
     Throughput,
     Totals,
 )
+from ..model.spread import Distribution, distribution
 from ..ops.recover import check_open, enter
 from ..ops.tally import totals_of
 from ..shard.queue_state import QueueState
 from ..shard.shard import Shard
-from ..shard.spread import Distribution, distribution
-from ..shard.tally import COMPLETED, FAILED
 from ..state import State
 from ..types import JobCounts
-from .timing import Timing
 
 BITE = 64
 WAIT_BUCKETS = 32
 _HOUR_MS = 3_600_000
 _NO_RATES = Throughput()
 COUNTED = tuple(JobCounts.__dataclass_fields__)
+_COUNTS_END = len(COUNTED)
+_TOTALS_END = _COUNTS_END + len(Totals._fields)
+_SIZES = (
+    "ready_jobs",
+    "delayed_jobs",
+    "custom_ids",
+    "deduplication_keys",
+    "waiters",
+    "groups",
+    "counted_hours",
+)
+"""The collections of a queue that have no state of their own."""
+_ALSO_COUNTED = {"active": "active_jobs", "completed": "completed_jobs", "failed": "dead_letters"}
+_Number = TypeVar("_Number", int, float)
 
 
-def read(state: State, timing: Timing | None) -> ManagerStats:
+def read(state: State) -> ManagerStats:
     """All of it."""
     check_open(state)
-    queues: dict[str, QueueStats] = {}
     memory: Counter[str] = Counter()
+    found: list[_Line] = []
     for shard in state.shards.shards:
-        for name, found in _shard_stats(state, shard, memory):
-            queues[name] = found
-    found_all = queues.values()
-    totals = [sum(part) for part in zip(*(q.totals for q in found_all), strict=True)]
-    rates = [sum(part) for part in zip(*(q.throughput for q in found_all), strict=True)]
-    sums = [sum(part) for part in zip(*map(_numbers, found_all), strict=True)]
+        found += _lines(state, shard, memory)
+    queues = {line.name: _stats_of(line) for line in found}
+    sums = _sums([line.numbers for line in found], len(COUNTED) + len(Totals._fields) + len(_SIZES))
+    rates = _sums([line.rates for line in found], len(Throughput._fields))
+    sizes = dict(zip(_SIZES, sums[_TOTALS_END:], strict=True))
+    for name in ("active", "completed", "failed"):
+        sizes[_ALSO_COUNTED[name]] = sums[COUNTED.index(name)]
+    memory.update(sizes)
     return ManagerStats(
         at=ms_to_moment(state.now()),
-        counts=JobCounts(*sums),
-        totals=Totals(*totals),
+        counts=JobCounts(*sums[:_COUNTS_END]),
+        totals=Totals(*sums[_COUNTS_END:_TOTALS_END]),
         throughput=Throughput(*rates),
         # in the order in which the queues came into being
         queues={name: queues[name] for name in list(state.queues) if name in queues},
-        times={name: latency(d) for name, d in distributions(state, timing).items()},
+        times={name: latency(d) for name, d in distributions(state).items()},
         storage=_storage(state),
         memory=_memory(state, memory),
         listeners=listeners(state),
     )
 
 
-def _shard_stats(
-    state: State, shard: Shard, memory: Counter[str]
-) -> Iterator[tuple[str, QueueStats]]:
+class _Line(NamedTuple):
+    """What is read of one queue under its lock, as plain numbers: its counts, its totals, and the
+    sizes of its collections."""
+
+    name: str
+    paused: bool
+    numbers: tuple[int, ...]
+    rates: Throughput
+
+
+def _lines(state: State, shard: Shard, memory: Counter[str]) -> Iterator[_Line]:
     with shard.lock:
         queues = list(shard.queues.values())
         memory["deadlines"] += len(shard.deadlines.heap)
@@ -70,36 +93,47 @@ def _shard_stats(
         if shard.dirty is not None:
             memory["unwritten_changes"] += len(shard.dirty)
     for start in range(0, len(queues), BITE):
-        bite = []
         with shard.lock:
             if shard.gate:
                 enter(state, shard)
             now, wall = state.now(), state.wall()
-            for queue in queues[start : start + BITE]:
-                bite.append((queue.name, _queue_stats(queue, now, wall)))
-                _count_memory(queue, memory)
+            bite = [_line(queue, now, wall) for queue in queues[start : start + BITE]]
         yield from bite
 
 
-def _queue_stats(queue: QueueState, now: int, wall: int) -> QueueStats:
-    totals, tally = totals_of(queue), queue.tally
-    rates = _NO_RATES if tally is None else tally.rates_at(totals, now)
-    return QueueStats(queue.counts(now, wall), queue.paused, totals, rates)
+def _line(queue: QueueState, now: int, wall: int) -> _Line:
+    totals, tally, groups, delayed = totals_of(queue), queue.tally, queue.groups, queue.delayed
+    return _Line(
+        queue.name,
+        queue.paused,
+        (
+            *queue.by_state(now, wall),
+            *totals,
+            # in the order of `_SIZES`
+            len(queue.ready) if groups is None else queue.ready_count,
+            len(delayed.members) + len(queue.anchored.members),
+            len(queue.custom_ids),
+            len(queue.unique_keys.owners),
+            len(queue.waiters.line),
+            0 if groups is None else len(groups.by_name),
+            0 if tally is None else len(tally.closed),
+        ),
+        _NO_RATES if tally is None else tally.rates_at(totals, now),
+    )
 
 
-def _count_memory(queue: QueueState, memory: Counter[str]) -> None:
-    memory["ready_jobs"] += queue.ready_count
-    memory["delayed_jobs"] += len(queue.delayed.members) + len(queue.anchored.members)
-    memory["active_jobs"] += len(queue.active)
-    memory["completed_jobs"] += queue.completed.size
-    memory["dead_letters"] += len(queue.dead.records)
-    memory["custom_ids"] += len(queue.custom_ids)
-    memory["deduplication_keys"] += len(queue.unique_keys.owners)
-    memory["waiters"] += len(queue.waiters.line)
-    if queue.groups is not None:
-        memory["groups"] += len(queue.groups.by_name)
-    if queue.tally is not None and queue.tally.closed:
-        memory["counted_hours"] += len(queue.tally.closed)
+def _stats_of(line: _Line) -> QueueStats:
+    numbers = line.numbers
+    return QueueStats(
+        JobCounts(*numbers[:_COUNTS_END]),
+        line.paused,
+        Totals(*numbers[_COUNTS_END:_TOTALS_END]),
+        line.rates,
+    )
+
+
+def _sums(rows: Sequence[Sequence[_Number]], width: int) -> list[_Number]:
+    return [sum(column) for column in zip(*rows, strict=True)] if rows else [0] * width
 
 
 def _memory(state: State, parts: Counter[str]) -> dict[str, int]:
@@ -113,11 +147,6 @@ def _memory(state: State, parts: Counter[str]) -> dict[str, int]:
         "log_bytes": state.logs.size,
     }
     return {**sizes, **dict(sorted(parts.items()))}
-
-
-def _numbers(queue: QueueStats) -> Iterable[int]:
-    # of a dataclass, in the order of its fields
-    return vars(queue.counts).values()
 
 
 def _storage(state: State) -> StorageStats | None:
@@ -142,11 +171,11 @@ def listeners(state: State) -> ListenerStats:
     )
 
 
-def distributions(state: State, timing: Timing | None) -> dict[str, Distribution]:
+def distributions(state: State) -> dict[str, Distribution]:
     """What was measured, by name; empty if nothing is."""
-    if timing is None:
+    if state.timings is None:
         return {}
-    found = timing.distributions()
+    found = state.timings.read()
     times = []
     for shard in state.shards.shards:
         with shard.lock:
@@ -166,8 +195,8 @@ def latency(found: Distribution) -> Latency:
     return Latency(count, mean, *(found.quantile(share) for share in (0.5, 0.95, 0.99)))
 
 
-def minutes(state: State, queue_name: str, kind: str) -> list[MinuteCount]:
-    """The minutes in which jobs of the queue ended so, oldest first."""
+def minutes(state: State, queue_name: str, which: int) -> list[MinuteCount]:
+    """The minutes in which jobs of the queue ended so (0: completed, 1: failed), oldest first."""
     check_open(state)
     queue = state.queues.get(queue_name)
     days = state.config.completed_metrics_days
@@ -180,7 +209,6 @@ def minutes(state: State, queue_name: str, kind: str) -> list[MinuteCount]:
         if tally is None:
             return []
         since = state.now() // _HOUR_MS - days * 24
-        which = COMPLETED if kind == "completed" else FAILED
         closed, points = tally.closed.copy(), list(tally.open_points(which, totals_of(queue)))
         hour = tally.hour
     # what is over never changes: it is unpacked with nothing held

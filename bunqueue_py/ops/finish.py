@@ -19,7 +19,7 @@ from .interrupt import interrupt, reason_of
 from .log_rows import drop_log
 from .mark import mark, mark_completed, mark_gone
 from .outcomes import drop_edges, links_of, pin_proof, record_end, record_leave
-from .tally import look
+from .tally import look, note_run
 
 
 def emit(
@@ -32,15 +32,16 @@ def emit(
 ) -> None:
     """Draws the queue's next sequence number and hands the event to every listener that hears its
     type. The caller has tested that there is a listener at all."""
-    events = state.events
     queue.event_seq = number = queue.event_seq + 1
-    if kind not in events.kinds:
+    events = state.events
+    heard = events.heard.get(kind)
+    if heard is None:
         return
     name = queue.name
     event = (kind, name, job_id, now, number, carried)
     # what `publish` does, in line
-    for of, types, mailbox in events.entries:
-        if (types is None or kind in types) and (of is None or of == name) and mailbox.offer(event):
+    for of, offer in heard:
+        if (of is None or of == name) and offer(event):
             events.losing = True
     if events.losing:
         # a listener that never returns cannot say it itself; logging is foreign code
@@ -73,7 +74,9 @@ def complete(
     else:
         leave_stage(queue, record, now)
     if now >= queue.look_ms:
-        look(state, queue, record, now, ran=delivery is not None)
+        look(state, queue, now)
+    if shard.times is not None and delivery is not None:
+        note_run(shard.times, record, now)
     record.complete(now, size)
     if record.unique_key is not None:
         queue.unique_keys.free(record)
@@ -124,7 +127,9 @@ def finalize(
     it died in, if it did."""
     failure = failure._replace(stack=trimmed(failure.stack, record.options.stack_trace_limit))
     if now >= queue.look_ms:
-        look(state, queue, record, now, ran=charged is not None)
+        look(state, queue, now)
+    if queue.shard.times is not None and charged is not None:
+        note_run(queue.shard.times, record, now)
     interrupt(queue.shard, record.delivery, reason_of(failure))
     leave_stage(queue, record, now)
     record.fail(failure, now, charged=charged, by_sweep=by_sweep)

@@ -46,6 +46,8 @@ def pull(
     them), and none that has a timeout or a ttl. `waiter` lets another thread end the wait with
     `cancel`.
     """
+    timings = state.timings
+    began_ns = 0 if timings is None else timings.pull.begin()
     try:
         queue = state.queues[queue_name]
     except (KeyError, TypeError):
@@ -59,6 +61,8 @@ def pull(
         shard.gate = BROKEN
         views = _take(state, queue, limit, lease_ms, owner, group, claim)
         shard.gate = OPEN
+    if timings is not None and began_ns and views:
+        timings.pull.end(began_ns)
     if shard.after:
         shard.call_after()
     if not state.alarm.served:
@@ -81,6 +85,8 @@ def pull_one(
     group: GroupChoice = ANY,
 ) -> JobSnapshot | None:
     """`pull` for one job: the next one, or `None`."""
+    timings = state.timings
+    began_ns = 0 if timings is None else timings.pull.begin()
     try:
         queue = state.queues[queue_name]
     except (KeyError, TypeError):
@@ -117,6 +123,8 @@ def pull_one(
                 None if record is None else _start(state, queue, record, now, lease_ms, owner, True)
             )
         shard.gate = OPEN
+    if timings is not None and began_ns and view is not None:
+        timings.pull.end(began_ns)
     if shard.after:
         shard.call_after()
     if not state.alarm.served:

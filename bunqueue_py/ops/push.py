@@ -17,7 +17,7 @@ from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
 from ..types import DEFAULT_HOLD, DEFAULT_MODE, Deduplication
-from .admit import NOTHING, admitted, refusal
+from .admit import NOTHING, PUSHED, admitted, refusal
 from .commit import cut_short, first_durable, refuse, settle
 from .draft import draft, draft_batch, new_record
 from .draft import encode as encode
@@ -45,7 +45,8 @@ def push(
     state: State, queue_name: str, data: Any, name: str, options: dict[str, Any]
 ) -> JobSnapshot:
     """Admits one job, or finds the one of its custom id or key."""
-    storage = state.storage
+    storage, timings = state.storage, state.timings
+    began_ns = 0 if timings is None else timings.push.begin()
     known_done = NOTHING
     queue = state.queues.get(queue_name)
     if queue is None:
@@ -76,18 +77,11 @@ def push(
             if refused is not None:
                 raise refused
         shard.gate = BROKEN
-        if (
-            own is None
-            and record.options.is_plain
-            and not state.events.pushed
-            and not queue.waiters.line
-        ):
-            # the short way of _admit, in line: a plain job, and nobody to tell
+        if own is None and record.options.is_plain and not queue.waiters.line:
+            # the short way of _admit, in line: a plain job, and nobody to wake
             record.created_ms = record.run_at_ms = record.entered_ms = now
             queue.admitted += 1
             queue.seq += 1
-            if state.events.any:
-                queue.event_seq += 1  # nobody hears it, and yet it was one
             state.index[record.id] = record
             ready = queue.ready
             if record.priority == 0:
@@ -96,6 +90,8 @@ def push(
                 ready.admit(record, queue.seq)
             if shard.dirty is not None:
                 shard.dirty.add(new_row(record, queue.name, queue.seq, now), record.data)
+            if state.events.any:
+                emit(state, queue, "pushed", record.id, now, PUSHED[record.priority > 0])
             job = state.view(record.id, None, new_fields(record, queue.name, now))
         else:
             job = admitted(state, queue, record, own, now, known_done)
@@ -109,6 +105,8 @@ def push(
         settle(state, cut, job._id)
     elif storage is not None:
         storage.admit()
+    if timings is not None and began_ns:
+        timings.push.end(began_ns)
     return job
 
 
@@ -122,6 +120,8 @@ def push_named(
 ) -> JobSnapshot:
     """`push` of a job with a custom id, a key or both, and no other option. It goes most of its
     way in line: a name is to cost a push little more than the place that it takes."""
+    timings = state.timings
+    began_ns = 0 if timings is None else timings.push.begin()
     queue = state.queues.get(queue_name)
     if queue is None:
         checked_queue_name(queue_name)
@@ -181,15 +181,12 @@ def push_named(
         if (
             (custom_id is None or custom_id not in queue.custom_ids)
             and (key is None or key not in owners)
-            and not state.events.pushed
             and not queue.waiters.line
         ):
             # the short way again
             record.created_ms = record.run_at_ms = record.entered_ms = now
             queue.admitted += 1
             queue.seq += 1
-            if state.events.any:
-                queue.event_seq += 1
             state.index[record.id] = record
             if custom_id is not None:
                 queue.custom_ids[custom_id] = record
@@ -202,6 +199,8 @@ def push_named(
             queue.ready.lane.records.append(record)
             if shard.dirty is not None:
                 mark_new(queue, record)
+            if state.events.any:
+                emit(state, queue, "pushed", record.id, now, PUSHED[False])
             job = state.view(record.id, None, new_fields(record, queue.name, now))
         else:
             job = admitted(state, queue, record, NAMED, now)
@@ -210,6 +209,8 @@ def push_named(
         shard.call_after()
     if storage is not None:
         storage.admit()
+    if timings is not None and began_ns:
+        timings.push.end(began_ns)
     return job
 
 
@@ -219,6 +220,8 @@ def push_batch(
     """Admits all, in order, in one hold of the lock; what is invalid refuses the batch whole,
     naming `jobs[i]`."""
     checked_queue_name(queue_name)
+    timings = state.timings
+    began_ns = 0 if timings is None else timings.push.begin()
     drafts, batch = draft_batch(state, state.queues.get(queue_name), specs)
     if batch is not None:
         return _push_tied(state, queue_name, drafts, batch)
@@ -240,8 +243,8 @@ def push_batch(
         shard.gate = BROKEN
         index, view = state.index, state.view
         owners, custom_ids = queue.unique_keys.owners, queue.custom_ids
-        # with nobody to tell, the plain job of a batch takes the short way of _admit, in line
-        quiet = not state.events.pushed and not queue.waiters.line
+        # with nobody to wake, the plain job of a batch takes the short way of _admit, in line
+        quiet, heard = not queue.waiters.line, state.events.any
         full: BunqueueError | None = None
         for record, own in drafts:
             if (
@@ -259,8 +262,6 @@ def push_batch(
                 record.created_ms = record.run_at_ms = record.entered_ms = now
                 queue.admitted += 1
                 queue.seq += 1
-                if state.events.any:
-                    queue.event_seq += 1
                 index[record.id] = record
                 if own is not None:
                     if record.custom_id is not None:
@@ -276,12 +277,13 @@ def push_batch(
                 else:
                     queue.ready.admit(record, queue.seq)
                 jobs.append(view(record.id, None, new_fields(record, queue.name, now)))
-                if shard.dirty is None:
-                    continue
-                if own is None:
-                    shard.dirty.add(new_row(record, queue.name, queue.seq, now), record.data)
-                else:
-                    mark_new(queue, record)
+                if shard.dirty is not None:
+                    if own is None:
+                        shard.dirty.add(new_row(record, queue.name, queue.seq, now), record.data)
+                    else:
+                        mark_new(queue, record)
+                if heard:
+                    emit(state, queue, "pushed", record.id, now, PUSHED[priority > 0])
             else:
                 if own is not None and (
                     own.group_limit is not None or state.dependencies.dependents
@@ -297,6 +299,8 @@ def push_batch(
     if not state.alarm.served:
         state.alarm.start()
     _settle_batch(state, cut, first, jobs, full, len(jobs))
+    if timings is not None and began_ns:
+        timings.push.end(began_ns)
     return jobs
 
 

@@ -9,10 +9,10 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from ..errors import ForkedManagerError, ManagerClosedError
+from ..model.spread import Spread
 from ..sync import SHARD, make_lock
 from .deadlines import Deadlines
 from .dirty import Dirty
-from .spread import Spread
 from .stalls import CONFIRM_MS
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Shard:
         "careful_ms",
         "completions",
         "confirm_ms",
+        "counting",
         "deadlines",
         "dirty",
         "finished",
@@ -68,6 +69,8 @@ class Shard:
         self.times: Times | None = None
         self.finished_bytes = 0
         self.heads = FinishedHeads()
+        #: the queues with ends counted that are not marked for storage yet
+        self.counting: dict[QueueState, None] = {}
         self.watched: dict[str, list[Watcher]] = {}
         self.after: deque[Callable[[], None]] = deque()
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from .queue_state import QueueState
-from .shard import Shard
+from .shard import Shard, Times
 from .stalls import CONFIRM_MS
 
 
@@ -27,8 +27,10 @@ class ShardMap:
 
     __slots__ = ("_mask", "shards")
 
-    def __init__(self, count: int, confirm_ms: int = CONFIRM_MS) -> None:
+    def __init__(self, count: int, confirm_ms: int = CONFIRM_MS, *, measured: bool = False) -> None:
         self.shards = tuple(Shard(i, confirm_ms) for i in range(count))
+        for shard in self.shards if measured else ():
+            shard.times = Times()
         self._mask = count - 1
 
     def of(self, queue: str) -> Shard:

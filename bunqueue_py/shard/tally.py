@@ -15,12 +15,11 @@ from ..model.figures import Throughput, Totals
 
 MINUTE_MS = 60_000
 TICK_MS = 1_000
-MARK_MS = 5_000
-"""How old what is counted in the open hour may get, at work, before it is marked for storage."""
 FACTOR = 0.3
 _MINUTES = 60
 _PACKED = struct.Struct("<120I")
 COMPLETED, FAILED = 0, 1
+"""Which count of a minute that is."""
 
 
 _NO_RATES = Throughput()
@@ -30,14 +29,13 @@ class Tally:
     """The counts of one queue. An hour that is over is one short text; the open one is a list of
     completed and failed for each of its minutes."""
 
-    __slots__ = ("base", "closed", "hour", "looked_ms", "mark_ms", "minutes", "next_ms", "rates")
+    __slots__ = ("base", "closed", "hour", "looked_ms", "minutes", "next_ms", "rates")
 
     def __init__(self, totals: Totals, now: int) -> None:
         self.base = totals
         self.looked_ms = now
         #: when the second of the last look is over
         self.next_ms = (now // TICK_MS + 1) * TICK_MS
-        self.mark_ms = now + MARK_MS
         self.hour = now // MINUTE_MS // _MINUTES
         #: empty until there is something to count
         self.minutes: list[int] = []

@@ -9,16 +9,20 @@ from typing import Any
 from ..model.events import EVENT_TYPES, Inbox, RawEvent
 from ..sync import LEAF, make_lock
 
+Entry = tuple["str | None", "frozenset[str] | None", Inbox]
+Ear = tuple["str | None", Callable[[RawEvent], bool]]
+"""The queue whose events it hears (`None`: all), and what takes them."""
+
 
 class Subscriptions:
     """The mailboxes of all listeners. `any` says whether there is one: with no listener an event
-    costs that one look. `kinds` are the types that somebody hears, `pushed` whether that is one:
-    then a push has no short way."""
+    costs that one look. `heard` has, for each type that somebody hears, the ears that do."""
 
     def __init__(self) -> None:
         self._lock = make_lock("subscriptions", LEAF)
-        self.entries: tuple[tuple[str | None, frozenset[str] | None, Inbox], ...] = ()
-        self._set(())
+        self._entries: tuple[Entry, ...] = ()
+        self.any = False
+        self.heard: dict[str, tuple[Ear, ...]] = {}
         #: whether a listener has lost something since somebody looked
         self.losing = False
         self._closed = False
@@ -33,29 +37,29 @@ class Subscriptions:
         with self._lock:
             if self._closed:
                 return None
-            self._set((*self.entries, entry))
+            self._set((*self._entries, entry))
 
         def remove() -> None:
             with self._lock:
-                self._set(tuple(e for e in self.entries if e is not entry))
+                self._set(tuple(e for e in self._entries if e is not entry))
 
         return remove
 
-    def _set(self, entries: tuple[tuple[str | None, frozenset[str] | None, Inbox], ...]) -> None:
-        kinds: frozenset[str] = frozenset()
-        for _, types, _ in entries:
-            kinds |= EVENT_TYPES if types is None else types
-        self.entries = entries
-        self.kinds = kinds
+    def _set(self, entries: tuple[Entry, ...]) -> None:
+        heard: dict[str, tuple[Ear, ...]] = {}
+        for queue, types, mailbox in entries:
+            for kind in EVENT_TYPES if types is None else types:
+                heard[kind] = (*heard.get(kind, ()), (queue, mailbox.offer))
+        self._entries = entries
+        # each in one go: whoever publishes has looked at the one or the other
+        self.heard = heard
         self.any = bool(entries)
-        self.pushed = "pushed" in kinds
 
     def publish(self, event: RawEvent) -> None:
         """Appends the event to every mailbox that wants it; called under the shard's lock,
         or with nothing held."""
-        for queue, types, mailbox in self.entries:
-            heard = (queue is None or queue == event[1]) and (types is None or event[0] in types)
-            if heard and mailbox.offer(event):
+        for queue, offer in self.heard.get(event[0], ()):
+            if (queue is None or queue == event[1]) and offer(event):
                 self.losing = True
 
     def report(self) -> None:
@@ -74,4 +78,4 @@ class Subscriptions:
 
     def mailboxes(self) -> list[Inbox]:
         """All of them, in the order of subscription."""
-        return [mailbox for _, _, mailbox in self.entries]
+        return [mailbox for _, _, mailbox in self._entries]

@@ -3,7 +3,6 @@
 It is over 400 lines because every type has its own small story.
 """
 
-import dataclasses
 import logging
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -302,7 +301,7 @@ def test_every_type_that_can_be_subscribed_to_does_occur(
 def test_an_event_is_frozen(manager: QueueManager, heard: list[JobEvent]) -> None:
     manager.push("q")
     manager.run_pending()
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         heard[0].type = "other"  # type: ignore[misc]
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bunqueue_py import ManagerConfig, Queue, QueueManager, Totals, ValidationError, Worker
+from bunqueue_py.model.spread import Spread, distribution
 from bunqueue_py.ops.query import check
-from bunqueue_py.shard.spread import Spread, distribution
 from bunqueue_py.shard.tally import Tally, packed, unpacked
 from bunqueue_py.testing import SeededIds, VirtualClock
 
