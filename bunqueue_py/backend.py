@@ -69,6 +69,8 @@ class EngineBackend:
         self.runs_threads = runs_threads
         #: what is done to every handler before it serves; tracing sets it
         self.instrument: Callable[[Callable[[Job], Any]], Callable[[Job], Any]] = _as_it_is
+        #: what a process of a worker is told of the trace under way; tracing sets it
+        self.context: Callable[[], list[str] | None] = _no_context
         #: how a beat that fails is tried again
         self.pace = Pace()
         self.begin: Callable[[str, str | None], bool] = partial(begin.begin, state)
@@ -305,6 +307,10 @@ class EngineBackend:
     def attached(self) -> list[Closable]:
         """The workers that are to be closed before the manager."""
         return [worker for worker, _, _ in list(self._attached.values())]
+
+
+def _no_context() -> list[str] | None:
+    return None
 
 
 def _as_it_is(handler: Callable[[Job], Any]) -> Callable[[Job], Any]:

@@ -464,15 +464,6 @@ class ReadonlyManager:
             points += part
         return [MinuteCount(ms_to_moment(at), n) for at, n in sorted(points)]
 
-    def stats(self) -> NoReturn:
-        """Raises `StorageError`: what `stats()` tells beside the counts is of a running manager."""
-        self._check_open()
-        raise StorageError(
-            "stats() is of a running manager: its totals, throughput, times and memory are in its "
-            f"process and not in {shown(self._reader.path)}. A read-only view has counts(), and "
-            'a Queue made with it has counts(), metrics("completed") and logs(job_id)'
-        )
-
     def _parsed(
         self, rows: list[tuple[Any, Any]], parse: Callable[[str, object], T]
     ) -> Iterator[T]:
@@ -546,6 +537,7 @@ class ReadonlyManager:
     scheduler_upsert = _refused("scheduler_upsert")
     set_concurrency = _refused("set_concurrency")
     set_rate_limit = _refused("set_rate_limit")
+    stats = _refused("stats")
     stalls_config = _refused("stalls_config")
     stalls_configure = _refused("stalls_configure")
     unprocessed_children = _refused("unprocessed_children")

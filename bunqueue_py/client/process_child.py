@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from inspect import iscoroutine
 from multiprocessing.connection import Connection
@@ -22,6 +23,7 @@ from ..durations import ms_to_moment, shown, to_ms
 from ..errors import BunqueueError, LockError, ValidationError
 from ..model.cancel import Cancellation
 from ..model.failure import describe
+from ..model.import_path import ByPath
 from ..model.job_logs import checked_line
 from ..serializers import Serializer
 from ..sync import CONNECTION, make_lock, spawn
@@ -148,9 +150,10 @@ class Child:
         job = unpack_job(ChildManager(self), message)
         CURRENT_JOB.set(job)
         try:
-            result = self._call(job)
-            if iscoroutine(result):
-                result = self._awaited(result)
+            with _entered(message.values[5]):
+                result = self._call(job)
+                if iscoroutine(result):
+                    result = self._awaited(result)
         except BaseException as error:  # SystemExit and its like fail the job, not the process
             self._failed(error)
         else:
@@ -179,6 +182,14 @@ class Child:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         return self._loop.run_until_complete(coroutine)
+
+
+def _entered(context: list[str] | None) -> AbstractContextManager[Any]:
+    """What the parent has the handler run in."""
+    if context is None:
+        return nullcontext()
+    path, text = context
+    return ByPath(path)(text)  # type: ignore[no-any-return]
 
 
 class ChildManager:

@@ -12,6 +12,7 @@ from ..errors import BunqueueError, ManagerClosedError, ValidationError
 from ..model.cancel import CANCELLED, CLOSING
 from ..model.failure import HandlerError, Remote, remote_of
 from ..model.import_path import import_path
+from ..serializers import Serializer
 from ..sync import CHILD_NAME
 from ..types import FailureReason, Recycle
 from .child import KILL_S, Child
@@ -182,12 +183,8 @@ class ProcessCrew(Crew):
             child = self._children[slot]
             if "active" in self.heard:
                 self._tell("active", job)
-            values, data = pack_job(job)
-            child.send("job", values, data)
-            if self.stopping:
-                child.send("cancel", [job.token, CLOSING])
             try:
-                message = self._talk(slot, child, job)
+                message = self._exchange(slot, child, job)
             except EOFError:
                 self._died(slot, child, job)
                 return
@@ -196,6 +193,32 @@ class ProcessCrew(Crew):
         finally:
             self._kill_at.pop(slot, None)
             slot.current = None
+
+    def _exchange(self, slot: Slot, child: Child, job: Job) -> Message:
+        """Has the process run the job; returns what it says of the end. Raises `EOFError` if it
+        dies."""
+        ended: list[Message] = []
+
+        def run(job: Job) -> None:
+            # stands for the handler: what is done to handlers is done to this
+            values, data = pack_job(job)
+            child.send("job", [*values, self._backend.context()], data)
+            if self.stopping:
+                child.send("cancel", [job.token, CLOSING])
+            try:
+                message = self._talk(slot, child, job)
+            except EOFError:
+                raise EOFError(f"the process of worker {self._name!r} died") from None
+            ended.append(message)
+            if message.kind == "failed":
+                raise _error_of(message, self._backend.serializer)
+
+        try:
+            self._backend.instrument(run)(job)
+        except BaseException:
+            if not ended:
+                raise
+        return ended[0]
 
     def _talk(self, slot: Slot, child: Child, job: Job) -> Message:
         """Answers the process until it says how the run ended. Raises `EOFError` if it dies."""
@@ -218,8 +241,7 @@ class ProcessCrew(Crew):
             recycle.memory_mib is not None and mib is not None and mib > recycle.memory_mib
         )
         if message.kind == "failed":
-            rest = Message("failed", message.values[2:], message.blob)
-            error = unpack_error(rest, self._backend.serializer)
+            error = _error_of(message, self._backend.serializer)
             self._failed(job, error, work_done=flag)
             return
         data = message.blob if flag else None
@@ -347,6 +369,11 @@ class _Farewell:
                 pass
             for child in list(crew._children.values()):
                 child.kill(CLOSING)
+
+
+def _error_of(message: Message, serializer: Serializer) -> BaseException:
+    """What a process says that its handler has raised."""
+    return unpack_error(Message("failed", message.values[2:], message.blob), serializer)
 
 
 def _paths_of(handler: Any) -> Any:

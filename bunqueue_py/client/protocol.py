@@ -67,6 +67,10 @@ class Backend(Protocol):
     instrument: Callable[[Callable[[Job], Any]], Callable[[Job], Any]]
     """What is done to every handler before it serves."""
 
+    context: Callable[[], list[str] | None]
+    """What a process that runs a handler is to enter meanwhile: the path of a function that makes
+    a context manager of a text, and the text."""
+
     def check_open(self) -> None:
         """Raises `ManagerClosedError` if the manager is closed."""
         ...

@@ -85,7 +85,7 @@ def pack_job(job: Job) -> tuple[list[Any], bytes]:
 
 def unpack_job(manager: Any, message: Message) -> Job:
     """The job that `pack_job` has packed, with that manager behind it."""
-    job_id, token, settings, record, side = message.values
+    job_id, token, settings, record, side = message.values[:5]
     queue, name, attempts, stack_trace_limit, timeout_ms = settings
     priority, created, run_at, started, attempts_made, custom_id, unique_key = record
     options = Options(attempts=attempts, stack_trace_limit=stack_trace_limit, timeout_ms=timeout_ms)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from copy import copy
 from typing import Any
 
+from ..model.flow_node import FlowNode, Planned
 from ..model.job_trace import MAX_TRACE, TRACE
 from ..model.options import JobSpec
 
@@ -33,7 +36,10 @@ def attach(manager: Any, provider: Any) -> None:
     tracer = trace.get_tracer(SYSTEM, tracer_provider=given)
     manager.push = _push(tracer, manager.push)
     manager.push_batch = _push_batch(tracer, manager.push_batch)
+    manager.add_flows = _add_flows(tracer, manager.add_flows)
+    manager.add_child = _add_child(tracer, manager.add_child)
     manager.backend.instrument = _Instrument(tracer)
+    manager.backend.context = _context
 
 
 def _attributes(queue: Any, operation: str, kind: str) -> dict[str, Any]:
@@ -106,6 +112,92 @@ def _with_trace(spec: Any, carried: str) -> Any:
     return spec
 
 
+def _add_flows(tracer: Tracer, call: Callable[..., Any]) -> Callable[..., Any]:
+    def add_flows(plan: Sequence[Planned], *, chain: bool = False) -> Any:
+        if not plan:
+            return call(plan, chain=chain)
+        # the last one is the root of the last flow, or the end of the chain
+        attributes = _attributes(plan[-1].node.queue, "add", "send")
+        with tracer.start_as_current_span(
+            f"add flow {plan[-1].node.queue}", kind=SpanKind.PRODUCER, attributes=attributes
+        ) as span:
+            carried = _carried()
+            if carried is not None:
+                plan = [each._replace(node=_traced_node(each.node, carried)) for each in plan]
+            jobs = call(plan, chain=chain)
+            span.set_attribute("messaging.batch.message_count", len(jobs))
+            return jobs
+
+    return add_flows
+
+
+def _add_child(tracer: Tracer, call: Callable[..., Any]) -> Callable[..., Any]:
+    def add_child(job: Any, node: Any) -> Any:
+        if not isinstance(node, FlowNode):
+            return call(job, node)  # which refuses it
+        with tracer.start_as_current_span(
+            f"add {node.queue}",
+            kind=SpanKind.PRODUCER,
+            attributes=_attributes(node.queue, "add", "send"),
+        ) as span:
+            carried = _carried()
+            child = call(job, node if carried is None else _traced_tree(node, carried))
+            span.set_attribute("messaging.message.id", child.id)
+            return child
+
+    return add_child
+
+
+def _traced_node(node: FlowNode, carried: str) -> FlowNode:
+    traced = copy(node)
+    traced.options = {**node.options, TRACE: carried}
+    return traced
+
+
+def _traced_tree(node: FlowNode, carried: str) -> FlowNode:
+    """The node and all below it, each once; what is wrong with the tree stays wrong."""
+    copies: dict[int, FlowNode] = {}
+    todo = [node]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, FlowNode) and id(each) not in copies:
+            copies[id(each)] = _traced_node(each, carried)
+            todo += each.children
+    for each in copies.values():
+        each.children = [copies.get(id(child), child) for child in each.children]
+    return copies[id(node)]
+
+
+def _context() -> list[str] | None:
+    """What a process needs to go on with the span under way: who takes it in there, and what."""
+    carried = _carried()
+    return None if carried is None else [f"{__name__}:{entered.__name__}", carried]
+
+
+def entered(carried: str) -> AbstractContextManager[None]:
+    """In a process of a worker: what runs within belongs to the span of which the text tells."""
+    return _Entered(_extracted(carried))
+
+
+class _Entered:
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._token: Any = None
+
+    def __enter__(self) -> None:
+        self._token = otel_context.attach(self._context)
+
+    def __exit__(self, *error: object) -> None:
+        otel_context.detach(self._token)
+
+
+def _extracted(carried: str) -> Any:
+    try:
+        return propagate.extract(json.loads(carried))
+    except ValueError:  # a file may be damaged: the run is then a trace of its own
+        return otel_context.Context()
+
+
 class _Instrument:
     """Wraps handlers so that each run is a span, child of the one in which its job was added."""
 
@@ -152,10 +244,7 @@ class _Instrument:
         side = job._side
         parent = None
         if side is not None and side.trace is not None:
-            try:
-                parent = propagate.extract(json.loads(side.trace))
-            except ValueError:  # a file may be damaged: the run is then a trace of its own
-                parent = None
+            parent = _extracted(side.trace)
         attributes = _attributes(job.queue, "process", "process")
         attributes["messaging.message.id"] = job.id
         attributes["bunqueue.job.name"] = job.name

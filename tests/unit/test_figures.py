@@ -10,6 +10,7 @@ from bunqueue_py import ManagerConfig, Queue, QueueManager, Totals, ValidationEr
 from bunqueue_py.model.spread import Spread, distribution
 from bunqueue_py.ops.query import check
 from bunqueue_py.shard.tally import Tally, packed, unpacked
+from bunqueue_py.stores.alarm import NEVER
 from bunqueue_py.testing import SeededIds, VirtualClock
 
 
@@ -118,20 +119,57 @@ def test_counts_survive_a_restart_and_go_on(tmp_path: Path, clock: VirtualClock)
         assert manager.stats().counts.completed == 10
 
 
-def test_a_kill_costs_no_more_than_the_last_seconds_of_counts(
+def killed(manager: QueueManager) -> None:
+    """Ends it as a kill does, all that is marked being on disk."""
+    manager.flush()
+    manager._state.storage._abandon()  # type: ignore[union-attr]
+
+
+def test_a_kill_costs_no_more_than_the_second_under_way(
     tmp_path: Path, clock: VirtualClock
 ) -> None:
     path = tmp_path / "jobs.db"
     manager = QueueManager(path, clock=clock, background=False)
     for _ in range(30):
         run(manager)
-        clock.advance(seconds=1)
-    manager.run_pending()
-    storage = manager._state.storage
-    storage._abandon()  # type: ignore[union-attr]
+        clock.advance(seconds=0.25)
+        manager.run_pending()
+    killed(manager)
     with QueueManager(path, clock=clock, background=False) as again:
-        (kept,) = counted(again)
-    assert 24 <= kept <= 30
+        assert 26 <= sum(counted(again)) <= 30
+
+
+def test_a_burst_is_kept_a_second_after_it_though_nothing_else_happens(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    path = tmp_path / "jobs.db"
+    manager = QueueManager(path, clock=clock, background=False)
+    for queue in range(40):
+        run(manager, f"q{queue}", n=2)
+    assert manager._state.counting.due_ms == 1000 + manager._state.now() // 1000 * 1000
+    clock.advance(seconds=1)
+    manager.run_pending()
+    assert not any(shard.counting for shard in manager._state.shards.shards)
+    # in the second of that look, and after it
+    run(manager, "q0")
+    clock.advance(seconds=1)
+    manager.run_pending()
+    clock.advance(hours=1)
+    manager.run_pending()
+    killed(manager)
+    with QueueManager(path, clock=clock, background=False) as again:
+        assert counted(again, queue="q0") == [3]
+        assert [counted(again, queue=f"q{n}") for n in range(1, 40)] == [[2]] * 39
+
+
+def test_in_memory_and_where_nothing_is_counted_nothing_is_armed(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    none = ManagerConfig(completed_metrics_days=0)
+    for storage, config in ((None, ManagerConfig()), (tmp_path / "jobs.db", none)):
+        with QueueManager(storage, config=config, clock=clock, background=False) as manager:
+            run(manager)
+            assert manager._state.counting.due_ms == NEVER
 
 
 def test_counts_too_old_leave_the_file_when_it_is_opened(
