@@ -16,7 +16,7 @@ from typing import Any
 from typing_extensions import Self
 
 from ..errors import BunqueueError
-from ..model.events import BUFFER_SIZE, EVENT_TYPES, JobEvent, RawEvent
+from ..model.events import BUFFER_SIZE, EVENT_TYPES, Inbox, JobEvent, RawEvent
 from ..model.options import checked_queue_name
 from ..sync import LEAF, WORKER, make_lock
 from .listeners import ALL, Emitter, Listeners
@@ -180,6 +180,10 @@ class _Callbacks:
         return "events" if mailbox is None else mailbox.name
 
     @property
+    def buffer(self) -> Inbox | None:
+        return self._listeners.mailbox
+
+    @property
     def backlog(self) -> int:
         mailbox = self._listeners.mailbox
         return 0 if mailbox is None else mailbox.backlog
@@ -228,6 +232,10 @@ class _Inbox:
     @property
     def name(self) -> str:
         return f"iterator {id(self):x}"
+
+    @property
+    def buffer(self) -> Inbox | None:
+        return None if self.is_dropped else self
 
     @property
     def backlog(self) -> int:

@@ -198,6 +198,11 @@ class Inbox(Protocol):
     @property
     def name(self) -> str: ...
     @property
+    def buffer(self) -> Inbox | None:
+        """What keeps events until their reader comes, perhaps one for several; `None` where
+        nothing is kept."""
+
+    @property
     def backlog(self) -> int: ...
     @property
     def lost(self) -> int: ...
@@ -234,15 +239,16 @@ class Mailbox:
         #: free while the reader has something to look at
         self._bell = threading.Lock()
         self._bell.acquire()
-        #: whether the reader waits for the bell: while it is awake, an item costs its place alone
-        self._asleep = True
+        #: whether the reader needs no bell: while it is awake, an item costs its place alone
+        self.awake = False
         #: never released: to wait for it is to let time pass
         self._pause = threading.Lock()
         self._pause.acquire()
-        self._items: deque[Any] = deque()
+        #: to be added to by anybody, without the lock, while `awake` and shorter than `easy`
+        self.items: deque[Any] = deque()
         self._most = BUFFER_SIZE
-        #: up to here nobody needs to count
-        self._easy = max(0, BUFFER_SIZE - AT_ONCE)
+        #: so many, and there is still room for each of those who may add one at once
+        self.easy = max(0, BUFFER_SIZE - AT_ONCE)
         self._closed = False
         self._thread: threading.Thread | None = None
         self.lost: int = 0
@@ -254,22 +260,25 @@ class Mailbox:
         """The name of its thread, but for the prefix."""
         return self._name
 
+    @property
+    def buffer(self) -> Inbox | None:
+        """Itself."""
+        return self
+
     def offer(self, item: Any) -> bool:
         """Buffers the item and wakes the reader; says whether an older one was lost for it."""
         lost = False
-        if len(self._items) < self._easy:
-            # without the lock: to append is atomic, and beyond `_easy` there is room for each of
-            # those who may do so at once
-            self._items.append(item)
+        if len(self.items) < self.easy:
+            self.items.append(item)
         else:
             with self._lock:
-                if len(self._items) >= self._most:
+                if len(self.items) >= self._most:
                     with suppress(IndexError):  # the reader has just taken all of them
-                        self._items.popleft()
+                        self.items.popleft()
                         self.lost += 1
                         lost = True
-                self._items.append(item)
-        if self._asleep:
+                self.items.append(item)
+        if not self.awake:
             self._ring()
         return lost
 
@@ -278,12 +287,12 @@ class Mailbox:
             # in this order: an exception between leaves a reader that is rung for once more
             if self._bell.locked():
                 self._bell.release()
-            self._asleep = False
+            self.awake = True
 
     @property
     def backlog(self) -> int:
         """How many items are buffered."""
-        return len(self._items)
+        return len(self.items)
 
     def start(self) -> None:
         """Starts the thread that delivers."""
@@ -292,24 +301,26 @@ class Mailbox:
     def drain(self) -> int:
         """Delivers what is buffered, on the calling thread; returns how many items."""
         nothing_held()  # what it calls is foreign code
-        take, deliver, delivered = self._items.popleft, self._deliver, 0
-        while True:
-            try:
-                # without the lock: taking one out is atomic, and nobody else does but `offer`,
-                # from a buffer that is full
-                item = take()
-            except IndexError:
-                return delivered
+        items, take, deliver, delivered = self.items, self.items.popleft, self._deliver, 0
+        while items:
             if self.lost > self._told:
                 lost = self.lost
                 self.report()
                 self._told = lost
-            try:
-                deliver(item)
-            except BaseException as error:  # a listener may raise anything, SystemExit included
-                self._throttle.error(f"a listener of {self._name}", error)
-            delivered += 1
-            self._delivered += 1
+            for _ in range(len(items)):
+                try:
+                    # without the lock: taking one out is atomic, and nobody else does but
+                    # `offer`, from a buffer that is full
+                    item = take()
+                except IndexError:
+                    break
+                try:
+                    deliver(item)
+                except BaseException as error:  # a listener may raise anything, SystemExit included
+                    self._throttle.error(f"a listener of {self._name}", error)
+                delivered += 1
+                self._delivered += 1
+        return delivered
 
     def close(self, timeout: float | None = None) -> bool:
         """Delivers what is buffered, then ends the thread; says whether it ended in time. From
@@ -328,7 +339,7 @@ class Mailbox:
             if timeout is not None or self._delivered == before:
                 self._throttle.warning(
                     f"{self._name} is left in a call that has not returned: "
-                    f"{len(self._items):,} events were not delivered"
+                    f"{len(self.items):,} events were not delivered"
                 )
                 return False
 
@@ -340,16 +351,16 @@ class Mailbox:
             )
 
     def _run(self) -> None:
-        while not self._closed or self._items:
+        while not self._closed or self.items:
             self._bell.acquire()
-            self._asleep = False
+            self.awake = True
             while self.drain() > 1 and not self._closed:
                 # Between two jobs of a busy program a second thread costs more in taking turns
                 # than in what it does: while events come one upon the other, let some gather.
                 self._pause.acquire(True, GATHER)
-            self._asleep = True
-            if self._items or self._closed:
-                # it came when the last one was taken and nobody saw us asleep yet
+            self.awake = False
+            if self.items or self._closed:
+                # it came when the last one was taken and we were still seen awake
                 self._ring()
 
 
@@ -360,6 +371,11 @@ class Tap(Mailbox):
     def __init__(self, take: Callable[[Any], None]) -> None:
         super().__init__("tap", take, lambda: 0)
         self._take = take
+
+    @property
+    def buffer(self) -> Inbox | None:
+        """None."""
+        return None
 
     def offer(self, item: Any) -> bool:
         """Hands it over; nothing is lost."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..model.events import Mailbox, RawEvent
 from ..ops.recover import enter
 from ..state import State
 from ..stores.duty import Duty
@@ -28,23 +27,6 @@ QUIET_SHARE = 0.8
 """What went beyond a bound is normal again below this part of it, or it would flicker."""
 
 
-class Bell(Mailbox):
-    """Hears every event for the checks: which queues to look at. It keeps nothing else."""
-
-    def __init__(self, checks: Checks) -> None:
-        super().__init__("checks", lambda item: None, lambda: 0)
-        self._checks = checks
-
-    def offer(self, item: RawEvent) -> bool:
-        """Notes the queue; called under a shard's lock. Nothing is lost for it."""
-        checks, queue = self._checks, item[1]
-        if item[0] == "active":
-            checks.started[queue] = item[3]
-        if queue not in checks.touched:
-            checks.touch(queue, item[3])
-        return False
-
-
 class _Look(NamedTuple):
     pending: int
     ready: int
@@ -64,8 +46,7 @@ class Checks:
         self._state = state
         self.duty = duty
         self._listeners = 0
-        self._bell = Bell(self)
-        self._unhear: Any = None
+        self._on = False
         #: what has been told as wrong, and the sentence that says it
         self.standing: dict[Alarm, str] = {}
         #: in which queues something has happened since the last round, which is armed then
@@ -81,25 +62,25 @@ class Checks:
     def listen(self) -> None:
         """One more listens for `health` events."""
         self._listeners += 1
-        if self._unhear is None:
-            self._unhear = self._state.events.add(self._bell, None, None)
+        if not self._on:
+            self._on = True
+            self._state.events.set_watch(self)
             self._again.update(dict.fromkeys(list(self._state.queues)))
             self._arm()
 
     def unlisten(self) -> None:
         """One listens no longer."""
         self._listeners -= 1
-        if self._listeners <= 0 and self._unhear is not None:
-            self._unhear()
-            self._unhear = None
+        if self._listeners <= 0 and self._on:
+            self._on = False
+            self._state.events.set_watch(None)
             for kept in (self.standing, self.touched, self._again, self.started, self._since):
                 kept.clear()
 
     def touch(self, queue: str, at_ms: int) -> None:
         """Something has happened in that queue, the first thing since the last round."""
-        if queue:
-            self.touched[queue] = None
-            self.duty.arm(at_ms + self._state.periods.check_interval)
+        self.touched[queue] = None
+        self.duty.arm(at_ms + self._state.periods.check_interval)
 
     def _arm(self) -> None:
         self.duty.arm(self._state.now() + self._state.periods.check_interval)
@@ -132,7 +113,7 @@ class Checks:
     def tick(self) -> tuple[int, int | None]:
         """One round of all checks; returns how many things were looked at, and when the next is
         due (`None`: not until something happens)."""
-        if self._unhear is None:
+        if not self._on:
             return 0, None
         state, now = self._state, self._state.now()
         soon = now + state.periods.check_interval
@@ -239,7 +220,7 @@ class Checks:
 
     def _check_listeners(self, soon: int) -> int | None:
         bound = self._state.config.listener_backlog_alarm
-        behind = {mailbox.name: mailbox.backlog for mailbox in self._state.events.mailboxes()}
+        behind = {mailbox.name: mailbox.backlog for mailbox in self._state.events.buffers()}
         for name, backlog in behind.items():
             if backlog > bound:
                 text = f"listener {name!r} is {backlog:,} events behind"

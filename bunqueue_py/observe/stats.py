@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 from ..durations import ms_to_moment
 from ..model.figures import (
     Latency,
+    ListenerBuffer,
     ListenerStats,
     ManagerStats,
     MinuteCount,
@@ -165,10 +166,8 @@ def _storage(state: State) -> StorageStats | None:
 
 def listeners(state: State) -> ListenerStats:
     """How the subscriptions of the event bus are doing."""
-    boxes = state.events.mailboxes()
-    return ListenerStats(
-        len(boxes), sum(box.backlog for box in boxes), sum(box.lost for box in boxes)
-    )
+    each = tuple(ListenerBuffer(box.name, box.backlog, box.lost) for box in state.events.buffers())
+    return ListenerStats(len(each), sum(one.backlog for one in each), state.events.lost, each)
 
 
 def distributions(state: State) -> dict[str, Distribution]:
@@ -180,9 +179,8 @@ def distributions(state: State) -> dict[str, Distribution]:
     for shard in state.shards.shards:
         with shard.lock:
             if shard.times is not None:
-                times.append(
-                    [(list(s.counts), s.total) for s in (shard.times.waits, shard.times.runs)]
-                )
+                parts = shard.times.waits, shard.times.runs
+                times.append([(s.counts_and(shard.times.at_once), s.total) for s in parts])
     for i, name in enumerate(("wait", "run")):
         found[name] = distribution((pair[i] for pair in times), 0.001, WAIT_BUCKETS)
     return found

@@ -31,17 +31,27 @@ def emit(
     carried: dict[str, Any] | None = None,
 ) -> None:
     """Draws the queue's next sequence number and hands the event to every listener that hears its
-    type. The caller has tested that there is a listener at all."""
+    type. The caller has tested that there is a listener at all (`any`); where it matters, a caller
+    draws the number of what is not `told` itself."""
     queue.event_seq = number = queue.event_seq + 1
-    events = state.events
+    events, name = state.events, queue.name
+    watch = events.watch
+    if watch is not None:
+        if name not in watch.touched:
+            watch.touch(name, now)
+        if kind == "active":
+            watch.started[name] = now
     heard = events.heard.get(kind)
     if heard is None:
         return
-    name = queue.name
     event = (kind, name, job_id, now, number, carried)
-    # what `publish` does, in line
-    for of, offer in heard:
-        if (of is None or of == name) and offer(event):
+    for of, mailbox, offer in heard:
+        if of is not None and of != name:
+            continue
+        # what `Mailbox.offer` does while its reader is awake, in line
+        if mailbox is not None and mailbox.awake and len(mailbox.items) < mailbox.easy:
+            mailbox.items.append(event)
+        elif offer(event):
             events.losing = True
     if events.losing:
         # a listener that never returns cannot say it itself; logging is foreign code
@@ -75,8 +85,12 @@ def complete(
         leave_stage(queue, record, now)
     if now >= queue.look_ms:
         look(state, queue, now)
-    if shard.times is not None and delivery is not None:
-        note_run(shard.times, record, now)
+    times = shard.times
+    if times is not None and delivery is not None:
+        if record.started_ms == now and record.run_at_ms == now:
+            times.at_once += 1
+        else:
+            note_run(times, record, now)
     record.complete(now, size)
     if record.unique_key is not None:
         queue.unique_keys.free(record)
@@ -103,12 +117,16 @@ def complete(
             _keep(state, queue, record, keep, now)
     if shard.watched:
         resolve(queue, job_id, "completed", data)
-    if state.events.any:
-        carried = None if data is None else {"result": data}
-        emit(state, queue, "completed", job_id, now, carried)
+    events = state.events
+    if events.any:
+        if "completed" in events.told:
+            carried = None if data is None else {"result": data}
+            emit(state, queue, "completed", job_id, now, carried)
+        else:
+            queue.event_seq += 1
     if queue.waiters.line and (queue.limits is not None or queue.groups is not None):
         queue.freed(now)
-    if not queue.active and (queue.empty_waiters or state.events.any):
+    if not queue.active and (queue.empty_waiters or events.any):
         ran_dry(state, queue, now)
 
 
@@ -300,11 +318,18 @@ def evict(state: State, queue: QueueState, limit: int) -> None:
 
 def ran_dry(state: State, queue: QueueState, now: int) -> None:
     """Nothing is active: if nothing is pending either, says so."""
-    if queue.pending or queue.gated:
+    ready = queue.ready
+    # of `queue.pending`, what tells of most queues without another call
+    if len(ready.lane.records) > ready.lane.stale or queue.gated or queue.pending:
         return
-    if state.events.any:
-        emit(state, queue, "empty", None, now)
-    queue.settle_idle()
+    events = state.events
+    if events.any:
+        if "empty" in events.told:
+            emit(state, queue, "empty", None, now)
+        else:
+            queue.event_seq += 1
+    if queue.empty_waiters:
+        queue.settle_idle()
 
 
 def removed(state: State, queue: QueueState, record: JobRecord, now: int) -> None:

@@ -17,6 +17,7 @@ from ..shard.shard import BROKEN, OPEN
 from ..shard.stalls import watch
 from ..shard.waiters import Waiter
 from ..state import State
+from ..stores.timings import SAMPLED
 from ..types import ANY, GroupChoice, JobState
 from .careful import hand_over, is_alone
 from .expire import expire, is_expired
@@ -47,11 +48,13 @@ def pull(
     `cancel`.
     """
     timings = state.timings
-    began_ns = 0 if timings is None else timings.pull.begin()
     try:
         queue = state.queues[queue_name]
     except (KeyError, TypeError):
         queue = find_queue(state, queue_name)
+    began_ns = 0
+    if timings is not None and not (queue.completed_total + len(queue.active)) & SAMPLED:
+        began_ns = timings.now_ns()
     shard = queue.shard
     with queue.lock:
         if shard.gate:
@@ -86,11 +89,13 @@ def pull_one(
 ) -> JobSnapshot | None:
     """`pull` for one job: the next one, or `None`."""
     timings = state.timings
-    began_ns = 0 if timings is None else timings.pull.begin()
     try:
         queue = state.queues[queue_name]
     except (KeyError, TypeError):
         queue = find_queue(state, queue_name)
+    began_ns = 0
+    if timings is not None and not (queue.completed_total + len(queue.active)) & SAMPLED:
+        began_ns = timings.now_ns()
     shard = queue.shard
     with queue.lock:
         if shard.gate:
@@ -378,8 +383,12 @@ def _start(
     if begun:
         if options.timeout_ms is not None:
             arm_timeout(state, queue, delivery, now)
-        if state.events.any:
-            emit(state, queue, "active", record.id, now)
+        events = state.events
+        if events.any:
+            if "active" in events.told:
+                emit(state, queue, "active", record.id, now)
+            else:
+                queue.event_seq += 1
     if begun and shard.dirty is not None:
         mark_start(shard.dirty, delivery)
     # fields_of, in line

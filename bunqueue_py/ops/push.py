@@ -16,6 +16,7 @@ from ..model.snapshot import JobSnapshot, new_fields
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
+from ..stores.timings import SAMPLED
 from ..types import DEFAULT_HOLD, DEFAULT_MODE, Deduplication
 from .admit import NOTHING, PUSHED, admitted, refusal
 from .commit import cut_short, first_durable, refuse, settle
@@ -46,11 +47,13 @@ def push(
 ) -> JobSnapshot:
     """Admits one job, or finds the one of its custom id or key."""
     storage, timings = state.storage, state.timings
-    began_ns = 0 if timings is None else timings.push.begin()
+    began_ns = 0
     known_done = NOTHING
     queue = state.queues.get(queue_name)
     if queue is None:
         checked_queue_name(queue_name)
+    if timings is not None and (queue is None or not queue.seq & SAMPLED):
+        began_ns = timings.now_ns()
     if options:
         record, own = draft(state, queue, name, data, options)
         if own is not None and own.depends_on:
@@ -90,8 +93,12 @@ def push(
                 ready.admit(record, queue.seq)
             if shard.dirty is not None:
                 shard.dirty.add(new_row(record, queue.name, queue.seq, now), record.data)
-            if state.events.any:
-                emit(state, queue, "pushed", record.id, now, PUSHED[record.priority > 0])
+            events = state.events
+            if events.any:
+                if "pushed" in events.told:
+                    emit(state, queue, "pushed", record.id, now, PUSHED[record.priority > 0])
+                else:
+                    queue.event_seq += 1
             job = state.view(record.id, None, new_fields(record, queue.name, now))
         else:
             job = admitted(state, queue, record, own, now, known_done)
@@ -121,10 +128,12 @@ def push_named(
     """`push` of a job with a custom id, a key or both, and no other option. It goes most of its
     way in line: a name is to cost a push little more than the place that it takes."""
     timings = state.timings
-    began_ns = 0 if timings is None else timings.push.begin()
+    began_ns = 0
     queue = state.queues.get(queue_name)
     if queue is None:
         checked_queue_name(queue_name)
+    if timings is not None and (queue is None or not queue.seq & SAMPLED):
+        began_ns = timings.now_ns()
     # most names are seen to be good without a call of ours: what can be printed has no NUL and
     # no half of a character
     if custom_id is not None and (
@@ -221,7 +230,7 @@ def push_batch(
     naming `jobs[i]`."""
     checked_queue_name(queue_name)
     timings = state.timings
-    began_ns = 0 if timings is None else timings.push.begin()
+    began_ns = 0 if timings is None else timings.now_ns()
     drafts, batch = draft_batch(state, state.queues.get(queue_name), specs)
     if batch is not None:
         return _push_tied(state, queue_name, drafts, batch)

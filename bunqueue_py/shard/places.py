@@ -308,7 +308,14 @@ class Places:
     @property
     def pending(self) -> int:
         """How many jobs wait, ready or delayed."""
-        return self.ready_count + len(self.delayed.members) + len(self.anchored.members)
+        ready, groups = self.ready, self.groups
+        # as `len(ready)` has it: at the end of a job somebody may ask whether it was the last
+        size = len(ready.lane.records) - ready.lane.stale + ready.heaped
+        if ready.lanes is not None:
+            size += len(ready.lanes)
+        if groups is not None:
+            size += groups.ready
+        return size + len(self.delayed.members) + len(self.anchored.members)
 
     @property
     def is_idle(self) -> bool:

@@ -102,11 +102,14 @@ class Shard:
 
 
 class Times:
-    """How long the runs that ended had waited, and took, in milliseconds. Guarded."""
+    """How long the runs that ended had waited, and took, in milliseconds. Guarded.
 
-    __slots__ = ("runs", "waits")
+    `at_once` are those that did both within one millisecond, as most do where many jobs run."""
+
+    __slots__ = ("at_once", "runs", "waits")
 
     def __init__(self) -> None:
+        self.at_once = 0
         self.waits = Spread()
         self.runs = Spread()
 

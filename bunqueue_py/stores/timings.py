@@ -10,27 +10,21 @@ from ..sync import LEAF, make_lock
 UNIT_NS = 6_250
 BUCKETS = 22
 """Bounds from 6.25 microseconds to 13.1 s, 0.1 ms among them."""
-SAMPLE = 16
-"""Of so many calls in a row one is timed: looking at the clock twice, and noting the difference,
-would cost each call a tenth of what it does itself."""
+SAMPLED = 31
+"""A call is timed when no bit of this is set in the number of such calls so far, as a counter of
+the queue tells it: one in 32, the first one too. To look at the clock twice, and to note the
+difference, costs a tenth of what the call itself does."""
 
 
 class Timed:
-    """The durations of one operation, of which one call in 16 is timed, the first one too."""
+    """The durations of one operation, as far as its calls are timed."""
 
-    __slots__ = ("_calls", "_elapsed_ns", "_lock", "_spread")
+    __slots__ = ("_elapsed_ns", "_lock", "_spread")
 
     def __init__(self, name: str, elapsed_ns: Callable[[], int]) -> None:
         self._elapsed_ns = elapsed_ns
         self._lock = make_lock(f"latencies of {name}", LEAF)
         self._spread = Spread()
-        self._calls = -1
-
-    def begin(self) -> int:
-        """A call begins: when, for `end`, or 0 if it is not to be timed."""
-        # two threads may count one call for both: it is a sample
-        self._calls = calls = self._calls + 1
-        return 0 if calls % SAMPLE else self._elapsed_ns()
 
     def end(self, began_ns: int) -> None:
         """The call that began then ends."""
@@ -48,9 +42,10 @@ class Timed:
 class Timings:
     """One of each operation."""
 
-    __slots__ = ("ack", "pull", "push")
+    __slots__ = ("ack", "now_ns", "pull", "push")
 
     def __init__(self, elapsed_ns: Callable[[], int]) -> None:
+        self.now_ns = elapsed_ns
         self.push, self.pull, self.ack = (
             Timed(name, elapsed_ns) for name in ("push", "pull", "ack")
         )
