@@ -40,6 +40,7 @@ from bunqueue_py.ops.outcomes import (
     proof_body,
 )
 from bunqueue_py.ops.tally import MINUTES_KIND
+from bunqueue_py.ops.webhooks import WEBHOOK_KIND
 from bunqueue_py.shard.dirty import GROUP_KIND, HELD_KIND, group_name, held_name, minutes_name
 from bunqueue_py.shard.keys import seq_of
 from bunqueue_py.shard.settings import group_body, settings_body
@@ -101,7 +102,7 @@ def check_storage(manager: QueueManager, path: str) -> None:
         assert come is not None, "a scheduler without progress"
         assert come[2:] == list(schedule.progress), "how far a scheduler has come"
     _ties(state, rest)
-    assert not rest, "something on disk of which memory knows nothing"
+    assert not rest, f"something on disk of which memory knows nothing: {rest}"
 
 
 def _ties(state: Any, rest: dict[tuple[str, str], Any]) -> None:
@@ -196,14 +197,17 @@ def _as_json(value: Any) -> Any:
 
 
 def _check_figures(state: State, rest: dict[tuple[str, str], Any]) -> None:
-    """Takes out of `rest` the counts by the minute and the logs, which are as memory has them. Of
-    the hour that goes on, the file may know less."""
+    """Takes out of `rest` the counts by the minute, the webhooks and the logs, which are as memory
+    has them. Of the hour that goes on, the file may know less."""
     for queue in state.queues.values():
         tally = queue.tally
         for hour, text in ({} if tally is None else tally.closed).items():
             assert rest.pop((MINUTES_KIND, minutes_name(queue.name, hour))) == text, "an hour"
         if tally is not None:
             rest.pop((MINUTES_KIND, minutes_name(queue.name, tally.hour)), None)
+    for hook in state.webhooks.views():
+        body = _as_json(state.webhooks.body(hook.id))
+        assert rest.pop((WEBHOOK_KIND, hook.id), None) == body, "a webhook"
     for job_id, lines in state.logs.lines():
         for line in lines:
             name = (LOG_KIND, f"{job_id}\0{line.number % LINES}")
