@@ -77,8 +77,8 @@ class JobEvent:
     """Something that happened in a queue. Made by the library, and read-only.
 
     `type`; `queue`; `job_id`; `timestamp`; `sequence`, which counts the events of one queue without
-    gaps, so a listener of all types can see that it lost some; it begins at 1 with each
-    `queue_created`. The rest is `None` but for what the
+    gaps, so a listener of all types can see that it lost some (what nobody listens to is not
+    counted); it begins at 1 with each `queue_created`. The rest is `None` but for what the
     type carries: `state` (pushed, unblocked), `result` (completed), `error`, `attempt`, `terminal`
     and `reason` or `retry_at` (failed),
     `error` (stalled, cancelled), `reason` (dlq_added, dlq_skipped), `percent`, `message`

@@ -33,6 +33,7 @@ class _Look(NamedTuple):
     active: int
     may_start: bool
     next_ms: int | None
+    started_ms: int
 
 
 class Checks:
@@ -49,12 +50,10 @@ class Checks:
         self._on = False
         #: what has been told as wrong, and the sentence that says it
         self.standing: dict[Alarm, str] = {}
-        #: in which queues something has happened since the last round, which is armed then
-        self.touched: dict[str, None] = {}
-        #: those that are to be looked at again though nothing happens there
+        #: the number of the last event of each queue at the last round
+        self._seen: dict[str, int] = {}
+        #: what is to be looked at again though nothing happens there
         self._again: dict[str, None] = {}
-        #: when a job of a queue has started last
-        self.started: dict[str, int] = {}
         self._since: dict[Alarm, int] = {}
 
     # -- who listens -------------------------------------------------------------------------
@@ -64,8 +63,7 @@ class Checks:
         self._listeners += 1
         if not self._on:
             self._on = True
-            self._state.events.set_watch(self)
-            self._again.update(dict.fromkeys(list(self._state.queues)))
+            self._state.events.watch(self.touch)
             self._arm()
 
     def unlisten(self) -> None:
@@ -73,13 +71,12 @@ class Checks:
         self._listeners -= 1
         if self._listeners <= 0 and self._on:
             self._on = False
-            self._state.events.set_watch(None)
-            for kept in (self.standing, self.touched, self._again, self.started, self._since):
+            self._state.events.watch(None)
+            for kept in (self.standing, self._seen, self._again, self._since):
                 kept.clear()
 
-    def touch(self, queue: str, at_ms: int) -> None:
-        """Something has happened in that queue, the first thing since the last round."""
-        self.touched[queue] = None
+    def touch(self, at_ms: int) -> None:
+        """Something has happened, the first thing since the last round."""
         self.duty.arm(at_ms + self._state.periods.check_interval)
 
     def _arm(self) -> None:
@@ -117,10 +114,15 @@ class Checks:
             return 0, None
         state, now = self._state, self._state.now()
         soon = now + state.periods.check_interval
-        # in this order: whoever touches a queue meanwhile has it looked at now or in the next round
-        touched, self.touched = self.touched, {}
+        # in this order: what happens meanwhile is looked at now, or has the next round armed
+        state.events.hush()
         again_here, self._again = self._again, {}
-        names = list(again_here | touched)
+        seen, self._seen = self._seen, {}
+        for name, queue in list(state.queues.items()):
+            self._seen[name] = number = queue.event_seq
+            if seen.pop(name, None) != number:
+                again_here[name] = None
+        names = list(again_here | dict.fromkeys(seen))
         moments: list[int | None] = []
         looks: dict[str, _Look] = {}
         for name in names:
@@ -158,10 +160,10 @@ class Checks:
                 active=len(queue.active),
                 may_start=queue.room(now) > 0,
                 next_ms=queue.next_due(now, wall),
+                started_ms=queue.started_ms,
             )
 
     def _forget(self, name: str) -> None:
-        self.started.pop(name, None)
         for reason in ("queue_idle", "queue_large"):
             self._since.pop((reason, name), None)
             self._end(reason, name)
@@ -182,7 +184,7 @@ class Checks:
             self._since.pop(alarm, None)
             self._end(*alarm)
             return None
-        since = max(self._since.setdefault(alarm, now), self.started.get(name, 0))
+        since = max(self._since.setdefault(alarm, now), look.started_ms)
         left = since + self._state.periods.queue_idle_after - now
         if left > 0:
             return now + left

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..model.cancel import LOCK_LOST
+from ..model.events import RawEvent
 from ..model.failure import Failure, trimmed
 from ..model.job import ACTIVE, COMPLETED, FAILED, GATED, PENDING, Delivery, JobRecord
 from ..model.options import Keep
@@ -14,6 +15,7 @@ from ..shard.keys import departed_key, seq_of
 from ..shard.queue_state import QueueState, finished_size
 from ..state import State
 from ..stores.results import Proof
+from ..stores.subscriptions import Route
 from .archive import is_kept, leave
 from .interrupt import interrupt, reason_of
 from .log_rows import drop_log
@@ -31,27 +33,21 @@ def emit(
     carried: dict[str, Any] | None = None,
 ) -> None:
     """Draws the queue's next sequence number and hands the event to every listener that hears its
-    type. The caller has tested that there is a listener at all (`any`); where it matters, a caller
-    draws the number of what is not `told` itself."""
-    queue.event_seq = number = queue.event_seq + 1
-    events, name = state.events, queue.name
-    watch = events.watch
-    if watch is not None:
-        if name not in watch.touched:
-            watch.touch(name, now)
-        if kind == "active":
-            watch.started[name] = now
-    heard = events.heard.get(kind)
-    if heard is None:
-        return
-    event = (kind, name, job_id, now, number, carried)
-    for of, mailbox, offer in heard:
-        if of is not None and of != name:
-            continue
-        # what `Mailbox.offer` does while its reader is awake, in line
-        if mailbox is not None and mailbox.awake and len(mailbox.items) < mailbox.easy:
-            mailbox.items.append(event)
-        elif offer(event):
+    type; where nobody does, nothing has happened. The caller has tested that there is a listener
+    at all."""
+    route = state.events.heard.get(kind)
+    if route is not None:
+        queue.event_seq = number = queue.event_seq + 1
+        hand_out(state, queue, route, (kind, queue.name, job_id, now, number, carried))
+
+
+def hand_out(state: State, queue: QueueState, route: Route, event: RawEvent) -> None:
+    """Gives a numbered event to who hears it."""
+    events, name = state.events, event[1]
+    if events.quiet:
+        events.stir(event[3])
+    for of, offer in route.ears:
+        if (of is None or of == name) and offer(event):
             events.losing = True
     if events.losing:
         # a listener that never returns cannot say it itself; logging is foreign code
@@ -118,15 +114,19 @@ def complete(
     if shard.watched:
         resolve(queue, job_id, "completed", data)
     events = state.events
-    if events.any:
-        if "completed" in events.told:
-            carried = None if data is None else {"result": data}
-            emit(state, queue, "completed", job_id, now, carried)
+    if events.completed is not None:
+        # what `emit` does, in line
+        queue.event_seq = number = queue.event_seq + 1
+        carried = None if data is None else {"result": data}
+        event = ("completed", queue.name, job_id, now, number, carried)
+        box = events.completed.box
+        if box is not None and box.awake and len(box.items) < box.easy:
+            box.items.append(event)
         else:
-            queue.event_seq += 1
+            hand_out(state, queue, events.completed, event)
     if queue.waiters.line and (queue.limits is not None or queue.groups is not None):
         queue.freed(now)
-    if not queue.active and (queue.empty_waiters or events.any):
+    if not queue.active and (queue.empty_waiters or events.empty is not None):
         ran_dry(state, queue, now)
 
 
@@ -322,12 +322,14 @@ def ran_dry(state: State, queue: QueueState, now: int) -> None:
     # of `queue.pending`, what tells of most queues without another call
     if len(ready.lane.records) > ready.lane.stale or queue.gated or queue.pending:
         return
-    events = state.events
-    if events.any:
-        if "empty" in events.told:
-            emit(state, queue, "empty", None, now)
+    route = state.events.empty
+    if route is not None:
+        queue.event_seq = number = queue.event_seq + 1
+        event = ("empty", queue.name, None, now, number, None)
+        if route.box is not None and route.box.awake and len(route.box.items) < route.box.easy:
+            route.box.items.append(event)
         else:
-            queue.event_seq += 1
+            hand_out(state, queue, route, event)
     if queue.empty_waiters:
         queue.settle_idle()
 

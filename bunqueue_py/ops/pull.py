@@ -21,7 +21,7 @@ from ..stores.timings import SAMPLED
 from ..types import ANY, GroupChoice, JobState
 from .careful import hand_over, is_alone
 from .expire import expire, is_expired
-from .finish import emit
+from .finish import hand_out
 from .mark import mark_start
 from .push import find_queue
 from .recover import enter
@@ -370,6 +370,7 @@ def _start(
     if groups is not None and side is not None and side.group is not None:
         groups.start(side.group, now)
     record.start(delivery, now)
+    queue.started_ms = now
     queue.active[record.id] = record
     if expires_ms is not None:
         deadlines = shard.deadlines
@@ -383,12 +384,15 @@ def _start(
     if begun:
         if options.timeout_ms is not None:
             arm_timeout(state, queue, delivery, now)
-        events = state.events
-        if events.any:
-            if "active" in events.told:
-                emit(state, queue, "active", record.id, now)
+        route = state.events.active
+        if route is not None:
+            queue.event_seq = number = queue.event_seq + 1
+            event = ("active", queue.name, record.id, now, number, None)
+            box = route.box
+            if box is not None and box.awake and len(box.items) < box.easy:
+                box.items.append(event)
             else:
-                queue.event_seq += 1
+                hand_out(state, queue, route, event)
     if begun and shard.dirty is not None:
         mark_start(shard.dirty, delivery)
     # fields_of, in line

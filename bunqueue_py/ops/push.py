@@ -22,7 +22,7 @@ from .admit import NOTHING, PUSHED, admitted, refusal
 from .commit import cut_short, first_durable, refuse, settle
 from .draft import draft, draft_batch, new_record
 from .draft import encode as encode
-from .finish import emit
+from .finish import emit, hand_out
 from .mark import mark_new
 from .recover import enter
 from .tally import begin_tally
@@ -93,12 +93,16 @@ def push(
                 ready.admit(record, queue.seq)
             if shard.dirty is not None:
                 shard.dirty.add(new_row(record, queue.name, queue.seq, now), record.data)
-            events = state.events
-            if events.any:
-                if "pushed" in events.told:
-                    emit(state, queue, "pushed", record.id, now, PUSHED[record.priority > 0])
+            route = state.events.pushed
+            if route is not None:
+                queue.event_seq = number = queue.event_seq + 1
+                told = PUSHED[record.priority > 0]
+                event = ("pushed", queue.name, record.id, now, number, told)
+                box = route.box
+                if box is not None and box.awake and len(box.items) < box.easy:
+                    box.items.append(event)
                 else:
-                    queue.event_seq += 1
+                    hand_out(state, queue, route, event)
             job = state.view(record.id, None, new_fields(record, queue.name, now))
         else:
             job = admitted(state, queue, record, own, now, known_done)
@@ -208,7 +212,7 @@ def push_named(
             queue.ready.lane.records.append(record)
             if shard.dirty is not None:
                 mark_new(queue, record)
-            if state.events.any:
+            if state.events.pushed is not None:
                 emit(state, queue, "pushed", record.id, now, PUSHED[False])
             job = state.view(record.id, None, new_fields(record, queue.name, now))
         else:
@@ -253,7 +257,7 @@ def push_batch(
         index, view = state.index, state.view
         owners, custom_ids = queue.unique_keys.owners, queue.custom_ids
         # with nobody to wake, the plain job of a batch takes the short way of _admit, in line
-        quiet, heard = not queue.waiters.line, state.events.any
+        quiet, heard = not queue.waiters.line, state.events.pushed is not None
         full: BunqueueError | None = None
         for record, own in drafts:
             if (

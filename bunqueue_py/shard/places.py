@@ -63,6 +63,7 @@ class Places:
         "seq",
         "shard",
         "stalls",
+        "started_ms",
         "tally",
         "unique_keys",
         "waiters",
@@ -77,6 +78,8 @@ class Places:
         #: not emptied either: walks under way go by it
         self.arrivals = Arrivals()
         self.event_seq = 0
+        #: when a job was handed out last
+        self.started_ms = 0
         self.admitted = 0
         self.departed = 0
         #: what to add to `admitted` for the number of jobs added since the manager was opened

@@ -4,45 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 from ..model.events import EVENT_TYPES, Inbox, Mailbox, RawEvent
 from ..sync import LEAF, make_lock
 
 Entry = tuple["str | None", "frozenset[str] | None", Inbox]
-Ear = tuple["str | None", "Mailbox | None", Callable[[RawEvent], bool]]
-"""The queue whose events it hears (`None`: all), and what takes them: where it is an ordinary
-mailbox, that too, so that one whose reader is awake can be added to without a call."""
+Ear = tuple["str | None", Callable[[RawEvent], bool]]
+"""The queue whose events it hears (`None`: all), and what takes them."""
 
 
-class Watch(Protocol):
-    """Who wants to know in which queues something happens: `touch` is told of the first thing in
-    a queue that is not among `touched`; `started` has when a job of a queue has started last."""
+class Route:
+    """Where the events of one type go: to `ears`. `box` is the mailbox where there is but one ear,
+    that of an ordinary mailbox for all queues: while its reader is awake, whoever has an event adds
+    it there without a call."""
 
-    touched: dict[str, None]
-    started: dict[str, int]
+    __slots__ = ("box", "ears")
 
-    def touch(self, queue: str, at_ms: int) -> None: ...
+    def __init__(self, box: Mailbox | None, ears: tuple[Ear, ...]) -> None:
+        self.box = box
+        self.ears = ears
 
 
 class Subscriptions:
     """The mailboxes of all listeners. `any` says whether there is one: with no listener an event
-    costs that one look. `heard` has, for each type that somebody hears, the ears that do."""
+    costs that one look. `heard` has the route of each type that somebody hears; an event of any
+    other is none. The types of every job's life have their routes as attributes besides."""
 
     def __init__(self) -> None:
         self._lock = make_lock("subscriptions", LEAF)
         self._entries: tuple[Entry, ...] = ()
-        self.any = False
-        self.heard: dict[str, tuple[Ear, ...]] = {}
-        #: what is to be told of every event, while somebody listens
-        self.watch: Watch | None = None
-        #: the types that somebody is to be told of: an event of any other is but a number
-        self.told: frozenset[str] = frozenset()
+        #: what is told of an event; only of the first since `quiet` was set
+        self._watch: Callable[[int], None] | None = None
+        self.quiet = False
         #: whether a listener has lost something since somebody looked
         self.losing = False
         self._closed = False
         self._health = count(1)
         self._lost_before = 0
+        self._set(())
 
     def add(
         self, mailbox: Inbox, queue: str | None, types: frozenset[str] | None
@@ -69,27 +69,53 @@ class Subscriptions:
         return remove
 
     def _set(self, entries: tuple[Entry, ...]) -> None:
-        heard: dict[str, tuple[Ear, ...]] = {}
-        for queue, types, mailbox in entries:
-            ear = queue, mailbox if mailbox.__class__ is Mailbox else None, mailbox.offer
-            for kind in EVENT_TYPES if types is None else types:
-                heard[kind] = (*heard.get(kind, ()), ear)
+        by_kind: dict[str, list[Entry]] = {}
+        if self._watch is not None:
+            by_kind.update({kind: [] for kind in EVENT_TYPES})
+        for entry in entries:
+            for kind in EVENT_TYPES if entry[1] is None else entry[1]:
+                by_kind.setdefault(kind, []).append(entry)
+        heard = {kind: self._route(found) for kind, found in by_kind.items()}
         self._entries = entries
         # each in one go: whoever publishes has looked at the one or the other
-        self.heard = heard
-        self.told = frozenset(heard) if self.watch is None else EVENT_TYPES
-        self.any = bool(entries)
+        self.heard: dict[str, Route] = heard
+        self.pushed, self.active = heard.get("pushed"), heard.get("active")
+        self.completed, self.empty = heard.get("completed"), heard.get("empty")
+        self.any = bool(heard)
 
-    def set_watch(self, watch: Watch | None) -> None:
-        """Has it told of every event; `None`: nobody any more."""
+    def _route(self, entries: list[Entry]) -> Route:
+        box = None
+        if len(entries) == 1 and not self.quiet:
+            queue, _, mailbox = entries[0]
+            if queue is None and mailbox.__class__ is Mailbox:
+                box = mailbox
+        return Route(box, tuple((queue, mailbox.offer) for queue, _, mailbox in entries))
+
+    def watch(self, told: Callable[[int], None] | None) -> None:
+        """Has `told(moment)` called at the next event, whatever it is; `None`: no more."""
         with self._lock:
-            self.watch = watch
+            self._watch, self.quiet = told, told is not None
             self._set(self._entries)
+
+    def hush(self) -> None:
+        """The next event is one for the watch again, if there is one."""
+        with self._lock:
+            self.quiet = self._watch is not None
+            self._set(self._entries)
+
+    def stir(self, at_ms: int) -> None:
+        """Something happens, and it was quiet. Called under the shard's lock."""
+        with self._lock:
+            told, self.quiet = self._watch if self.quiet else None, False
+            self._set(self._entries)
+        if told is not None:
+            told(at_ms)
 
     def publish(self, event: RawEvent) -> None:
         """Appends the event to every mailbox that wants it; called under the shard's lock,
         or with nothing held."""
-        for queue, _, offer in self.heard.get(event[0], ()):
+        route = self.heard.get(event[0])
+        for queue, offer in () if route is None else route.ears:
             if (queue is None or queue == event[1]) and offer(event):
                 self.losing = True
 

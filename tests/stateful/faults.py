@@ -245,11 +245,11 @@ MUTATIONS = (
         ("tests/threads/test_listener_trouble.py",),
     ),
     Mutation(
-        "an event that nobody hears has no number",
-        "ops/finish.py",
-        r"\"empty\", None, now\)\n +else:\n +queue\.event_seq \+= 1",
-        '"empty", None, now)',
-        ("tests/unit/test_events_virtual.py",),
+        "a queue that was touched between two rounds is not looked at",
+        "observe/checks.py",
+        r"if seen\.pop\(name, None\) != number:",
+        "if seen.pop(name, number) != number:",
+        ("tests/unit/test_checks.py",),
     ),
     Mutation(
         "a webhook is registered and not kept",
