@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bunqueue_py import ManagerConfig, Queue, QueueManager, Totals, ValidationError, Worker
 from bunqueue_py.model.spread import Spread, distribution
+from bunqueue_py.observe import stats as stats_module
 from bunqueue_py.ops.query import check
 from bunqueue_py.shard.tally import Tally, packed, unpacked
 from bunqueue_py.stores.alarm import NEVER
@@ -252,6 +254,38 @@ def test_stats_tell_jobs_by_state_queue_by_queue_and_in_all(
     assert stats.memory["jobs"] == 5
     assert stats.memory["delayed_jobs"] == 1
     assert stats.times == {}, "nothing is timed unless asked"
+
+
+def test_stats_hold_no_shard_for_more_than_a_bite(monkeypatch: pytest.MonkeyPatch) -> None:
+    holds: list[int] = []
+    read_one = stats_module._line
+
+    class Counting:
+        def __init__(self, lock: Any) -> None:
+            self._lock = lock
+
+        def __enter__(self) -> None:
+            self._lock.__enter__()
+            holds.append(0)
+
+        def __exit__(self, *error: Any) -> None:
+            self._lock.__exit__(*error)
+
+    def counted_read(*given: Any) -> Any:
+        holds[-1] += 1
+        return read_one(*given)
+
+    with QueueManager(background=False, config=ManagerConfig(shards=1)) as manager:
+        for n in range(150):
+            manager.push(f"q{n}")
+        (shard,) = manager._state.shards.shards
+        lock = shard.lock
+        monkeypatch.setattr(stats_module, "_line", counted_read)
+        shard.lock = Counting(lock)  # type: ignore[assignment]
+        assert manager.stats().counts.waiting == 150
+        shard.lock = lock
+    assert sum(holds) == 150
+    assert max(holds) == stats_module.BITE == 64
 
 
 def test_waits_and_runs_are_measured_where_asked(clock: VirtualClock) -> None:
