@@ -196,18 +196,20 @@ def latency(found: Distribution) -> Latency:
 def minutes(state: State, queue_name: str, which: int) -> list[MinuteCount]:
     """The minutes in which jobs of the queue ended so (0: completed, 1: failed), oldest first."""
     check_open(state)
-    queue = state.queues.get(queue_name)
     days = state.config.completed_metrics_days
-    if queue is None or not days:
+    if not days:
         return []
-    with queue.lock:
-        if queue.shard.gate:
-            enter(state, queue.shard)
-        tally = queue.tally
+    shard = state.shards.of(queue_name)
+    with shard.lock:
+        if shard.gate:
+            enter(state, shard)
+        queue = shard.queues.get(queue_name)
+        tally = shard.tallies.get(queue_name) if queue is None else queue.tally
         if tally is None:
             return []
         since = state.now() // _HOUR_MS - days * 24
-        closed, points = tally.closed.copy(), list(tally.open_points(which, totals_of(queue)))
+        totals = Totals() if queue is None else totals_of(queue)
+        closed, points = tally.closed.copy(), list(tally.open_points(which, totals))
         hour = tally.hour
     # what is over never changes: it is unpacked with nothing held
     for over in sorted((h for h in closed if since <= h), reverse=True):

@@ -12,13 +12,25 @@ from ..shard.tally import Tally, packed
 from ..state import State
 
 MINUTES_KIND = "minutes"
+MAX_TALLIES = 10_000
+"""Of so many queues that were let go a shard keeps the counts."""
 _HOURS = 24
 _HOUR_MS = 3_600_000
 
 
 def begin_tally(state: State, queue: QueueState) -> None:
-    """The queue is new: from now on its jobs are counted."""
-    queue.tally = Tally(Totals(), state.now())
+    """The queue is new, or was let go and comes again: from now on its jobs are counted."""
+    queue.tally = queue.shard.tallies.pop(queue.name, None) or Tally(Totals(), state.now())
+
+
+def keep_tally(queue: QueueState) -> None:
+    """The queue is let go; what was counted is told for as long as ever. Called under the shard's
+    lock."""
+    tally, kept = queue.tally, queue.shard.tallies
+    if tally is not None and tally.rest(totals_of(queue)):
+        kept[queue.name] = tally
+        if len(kept) > MAX_TALLIES:
+            del kept[next(iter(kept))]
 
 
 def note_run(times: Times, record: JobRecord, now: int) -> None:

@@ -17,6 +17,7 @@ from .stalls import CONFIRM_MS
 
 if TYPE_CHECKING:
     from .queue_state import QueueState
+    from .tally import Tally
     from .waiters import Waiter
 
 OPEN, BROKEN, CLOSED, FORKED, INERT = range(5)
@@ -47,6 +48,7 @@ class Shard:
         "index",
         "lock",
         "queues",
+        "tallies",
         "times",
         "watched",
     )
@@ -71,6 +73,8 @@ class Shard:
         self.heads = FinishedHeads()
         #: the queues with ends counted that are not marked for storage yet
         self.counting: dict[QueueState, None] = {}
+        #: the counts of queues that were let go, by name; the oldest make room
+        self.tallies: dict[str, Tally] = {}
         self.watched: dict[str, list[Watcher]] = {}
         self.after: deque[Callable[[], None]] = deque()
 

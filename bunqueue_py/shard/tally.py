@@ -86,6 +86,13 @@ class Tally:
             _moved(rates.failed, totals.failed - base.failed) * rest,
         )
 
+    def rest(self, totals: Totals) -> bool:
+        """Its queue is let go, and when it comes again counts from the beginning; says whether
+        there is anything that is worth keeping."""
+        self._count(self.minutes, totals)
+        self.base, self.rates = Totals(), _NO_RATES
+        return bool(self.closed) or any(self.minutes)
+
     def restore(self, hour: int, text: str) -> None:
         """Takes in an hour that a file has kept."""
         counts = unpacked(text)

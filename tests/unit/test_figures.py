@@ -164,6 +164,31 @@ def test_a_burst_is_kept_a_second_after_it_though_nothing_else_happens(
         assert [counted(again, queue=f"q{n}") for n in range(1, 20)] == [[2]] * 19
 
 
+@pytest.mark.parametrize("on_file", [False, True])
+def test_the_counts_of_a_queue_that_was_let_go_are_told_and_go_on(
+    tmp_path: Path, clock: VirtualClock, on_file: bool
+) -> None:
+    path = tmp_path / "jobs.db" if on_file else None
+    config = ManagerConfig(empty_queue_after=60)
+    with QueueManager(path, clock=clock, background=False, config=config) as manager:
+        for n in (2, 1):
+            for _ in range(n):
+                manager.push("q", remove_on_complete=True)
+                job = manager.pull("q")
+                assert job is not None
+                manager.ack(job)
+            del job
+            for _ in range(6):
+                manager._state.cleanup.arm(manager._state.now())
+                manager.run_pending()
+                clock.advance(seconds=70)
+            assert manager.queues() == []
+        assert counted(manager) == [2, 1]
+    if path is not None:
+        with QueueManager(path, clock=clock, background=False) as manager:
+            assert counted(manager) == [2, 1]
+
+
 def test_in_memory_and_where_nothing_is_counted_nothing_is_armed(
     tmp_path: Path, clock: VirtualClock
 ) -> None:
