@@ -1,7 +1,9 @@
 """What every test gets: locks that check their order, no leaked thread, a size for slow suites."""
 
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,6 +14,15 @@ if "bunqueue_py" in sys.modules:
     raise RuntimeError("bunqueue_py was imported before tests/conftest.py could turn its checks on")
 os.environ["BUNQUEUE_CHECK_LOCKS"] = "1"
 os.environ.pop("BUNQUEUE_DATA_PATH", None)  # or the default manager would open someone's file
+
+# Tests start hundreds of interpreters. Where these may not write beside the sources what they have
+# compiled, each would compile the whole package anew, which is half of the time they take.
+COMPILED = None
+if sys.dont_write_bytecode and "PYTHONPYCACHEPREFIX" not in os.environ:
+    COMPILED = sys.pycache_prefix = tempfile.mkdtemp(prefix="bunqueue-compiled-")
+    os.environ["PYTHONPYCACHEPREFIX"] = COMPILED
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
 
 SLOW = os.environ.get("BUNQUEUE_SLOW", "long")
 if SLOW not in ("short", "long"):
@@ -25,6 +36,7 @@ settings.register_profile(
     "fixed",
     settings.get_profile("search"),
     derandomize=True,
+    max_examples=30,
     database=None,
     suppress_health_check=[HealthCheck.too_slow],  # says more about the machine than about a test
 )
@@ -40,6 +52,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Picks Hypothesis' profile, before a test module has made its settings."""
     if config.option.markexpr == "slow" and SLOW == "long":
         settings.load_profile(config.getoption("--hypothesis-profile") or "search")
+
+
+def pytest_unconfigure() -> None:
+    if COMPILED is not None:
+        shutil.rmtree(COMPILED, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

@@ -166,7 +166,8 @@ def measure(settings: Settings) -> list[Row]:
         print("huey not installed: skipped")
         return []
     jobs = settings.size(quick=3_000, full=10_000)
-    often = replace(settings, rounds=settings.rounds * settings.size(quick=1, full=2))
+    # short rounds, and many: beside huey's sleeping consumer single ones lie far apart
+    often = replace(settings, rounds=settings.rounds * settings.size(quick=3, full=2))
     things = [
         Thing(case.name, partial(with_ours, case, jobs), partial(with_huey, case, jobs))
         for case in (QUEUED if settings.quick else QUEUED + LIVE)

@@ -209,7 +209,7 @@ class LetterMachine(RuleBasedStateMachine):
 
 
 TestLetters = LetterMachine.TestCase
-TestLetters.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestLetters.settings = settings(max_examples=15, stateful_step_count=30)
 
 
 class SilenceMachine(RuleBasedStateMachine):
@@ -290,4 +290,4 @@ class SilenceMachine(RuleBasedStateMachine):
 
 
 TestSilence = SilenceMachine.TestCase
-TestSilence.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestSilence.settings = settings(max_examples=15, stateful_step_count=30)

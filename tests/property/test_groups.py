@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from itertools import count
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -258,10 +259,13 @@ class GroupedQueue(RuleBasedStateMachine):
         )
 
 
-GroupedQueue.TestCase.settings = settings(
-    max_examples=30 if SHORT else 100, stateful_step_count=50, deadline=None
-)
 TestGroupedQueue = GroupedQueue.TestCase
+TestGroupedQueue.settings = settings(max_examples=15, stateful_step_count=50)
+
+
+@pytest.mark.slow
+class TestGroupedQueueAtLength(GroupedQueue.TestCase):  # type: ignore[misc, name-defined]
+    settings = settings(max_examples=30 if SHORT else 300, stateful_step_count=60)
 
 
 @given(

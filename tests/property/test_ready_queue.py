@@ -264,7 +264,8 @@ def test_only_a_few_empty_lanes_are_kept_for_the_next_job_of_their_priority() ->
             seq += 1
             queue.admit(record_of(seq, priority, False, 1), seq)
         while queue.pop() is not None:
-            queue.check()
+            if not len(queue) % 16:
+                queue.check()
     assert queue.lanes is not None
     assert len(queue.lanes.lanes) == SPARE_LANES
     assert queue.lanes.order == []

@@ -236,7 +236,10 @@ class UniqueKeysMachine(RuleBasedStateMachine):
         assert len(claimed) == len(set(claimed))
 
 
-UniqueKeysMachine.TestCase.settings = settings(
-    max_examples=30 if SHORT else 100, stateful_step_count=40
-)
 TestUniqueKeys = UniqueKeysMachine.TestCase
+TestUniqueKeys.settings = settings(max_examples=15, stateful_step_count=40)
+
+
+@pytest.mark.slow
+class TestUniqueKeysAtLength(UniqueKeysMachine.TestCase):  # type: ignore[misc, name-defined]
+    settings = settings(max_examples=30 if SHORT else 300, stateful_step_count=50)

@@ -1524,7 +1524,9 @@ def test_an_exception_at_any_line_of_a_verb_leaves_balanced_books(
     sweep(name, error, step, first=1 if step == 1 or error is KeyboardInterrupt else 5)
 
 
-@pytest.mark.parametrize("prepare", [some_neighbours, groups_to_spare])
+@pytest.mark.parametrize(
+    "prepare", [some_neighbours, pytest.param(groups_to_spare, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt, pytest.param(MemoryError, marks=pytest.mark.slow)]
 )
