@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from ..durations import ms_to_moment
 from ..model.figures import (
@@ -44,6 +44,7 @@ _SIZES = (
 )
 """The collections of a queue that have no state of their own."""
 _ALSO_COUNTED = {"active": "active_jobs", "completed": "completed_jobs", "failed": "dead_letters"}
+_new, _set, _tuple = object.__new__, object.__setattr__, tuple.__new__
 _Number = TypeVar("_Number", int, float)
 
 
@@ -54,9 +55,9 @@ def read(state: State) -> ManagerStats:
     found: list[_Line] = []
     for shard in state.shards.shards:
         found += _lines(state, shard, memory)
-    queues = {line.name: _stats_of(line) for line in found}
-    sums = _sums([line.numbers for line in found], len(COUNTED) + len(Totals._fields) + len(_SIZES))
-    rates = _sums([line.rates for line in found], len(Throughput._fields))
+    queues = {line[0]: _stats_of(line) for line in found}
+    sums = _sums([line[2] for line in found], len(COUNTED) + len(Totals._fields) + len(_SIZES))
+    rates = _sums([line[3] for line in found], len(Throughput._fields))
     sizes = dict(zip(_SIZES, sums[_TOTALS_END:], strict=True))
     for name in ("active", "completed", "failed"):
         sizes[_ALSO_COUNTED[name]] = sums[COUNTED.index(name)]
@@ -75,14 +76,9 @@ def read(state: State) -> ManagerStats:
     )
 
 
-class _Line(NamedTuple):
-    """What is read of one queue under its lock, as plain numbers: its counts, its totals, and the
-    sizes of its collections."""
-
-    name: str
-    paused: bool
-    numbers: tuple[int, ...]
-    rates: Throughput
+_Line = tuple[str, bool, tuple[int, ...], Throughput]
+"""What is read of one queue under its lock: its name, whether it is paused, as plain numbers its
+counts, its totals and the sizes of its collections, and its rates."""
 
 
 def _lines(state: State, shard: Shard, memory: Counter[str]) -> Iterator[_Line]:
@@ -103,34 +99,39 @@ def _lines(state: State, shard: Shard, memory: Counter[str]) -> Iterator[_Line]:
 
 
 def _line(queue: QueueState, now: int, wall: int) -> _Line:
-    totals, tally, groups, delayed = totals_of(queue), queue.tally, queue.groups, queue.delayed
-    return _Line(
-        queue.name,
-        queue.paused,
-        (
-            *queue.by_state(now, wall),
-            *totals,
-            # in the order of `_SIZES`
-            len(queue.ready) if groups is None else queue.ready_count,
-            len(delayed.members) + len(queue.anchored.members),
-            len(queue.custom_ids),
-            len(queue.unique_keys.owners),
-            len(queue.waiters.line),
-            0 if groups is None else len(groups.by_name),
-            0 if tally is None else len(tally.closed),
-        ),
-        _NO_RATES if tally is None else tally.rates_at(totals, now),
+    ready, groups, tally = queue.ready, queue.groups, queue.tally
+    delayed = len(queue.delayed.members) + len(queue.anchored.members)
+    totals = (queue.admitted + queue.admitted_shift, queue.completed_total, queue.failed_total)
+    counts: tuple[int, ...]
+    if groups is None and not delayed and ready.lanes is None and not queue.paused:
+        # `by_state` of most queues, in line
+        size, high = len(ready.lane.records) - ready.lane.stale + ready.heaped, ready.heap_high
+        ended = queue.completed.size, len(queue.dead.records)
+        counts = (size - high, high, 0, len(queue.gated), len(queue.active), *ended, 0)
+    else:
+        size = queue.ready_count
+        counts = queue.by_state(now, wall)
+    sizes = (
+        # in the order of `_SIZES`
+        size,
+        delayed,
+        len(queue.custom_ids),
+        len(queue.unique_keys.owners),
+        len(queue.waiters.line),
+        0 if groups is None else len(groups.by_name),
+        0 if tally is None else len(tally.closed),
     )
+    rates = _NO_RATES if tally is None else tally.rates_at(totals, now)
+    return queue.name, queue.paused, counts + totals + sizes, rates
 
 
 def _stats_of(line: _Line) -> QueueStats:
-    numbers = line.numbers
-    return QueueStats(
-        JobCounts(*numbers[:_COUNTS_END]),
-        line.paused,
-        Totals(*numbers[_COUNTS_END:_TOTALS_END]),
-        line.rates,
-    )
+    _, paused, numbers, rates = line
+    counts = _new(JobCounts)
+    # the constructor of a frozen dataclass stores one field after the other, at twice this
+    _set(counts, "__dict__", dict(zip(COUNTED, numbers, strict=False)))
+    totals = _tuple(Totals, numbers[_COUNTS_END:_TOTALS_END])
+    return _tuple(QueueStats, (counts, paused, totals, rates))
 
 
 def _sums(rows: Sequence[Sequence[_Number]], width: int) -> list[_Number]:

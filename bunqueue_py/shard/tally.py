@@ -23,6 +23,9 @@ COMPLETED, FAILED = 0, 1
 
 
 _NO_RATES = Throughput()
+_tuple = tuple.__new__
+_REST = [(1 - FACTOR) ** n for n in range(2_000)]
+"""What is left of a rate after so many seconds in which nothing came; less than that is nothing."""
 
 
 class Tally:
@@ -69,21 +72,23 @@ class Tally:
             minutes[at] += totals.completed - base.completed
             minutes[at + 1] += totals.failed - base.failed
 
-    def rates_at(self, totals: Totals, now: int) -> Throughput:
+    def rates_at(self, totals: tuple[int, ...], now: int) -> Throughput:
         """The moving averages as of now; changes nothing, so readers do not disturb them."""
         ticks = now // TICK_MS - self.looked_ms // TICK_MS
-        if ticks <= 0:
-            return self.rates
         base, rates = self.base, self.rates
-        if totals == base and rates is _NO_RATES:
+        if ticks <= 0 or (totals == base and rates is _NO_RATES):
             return rates
-        rest = (1 - FACTOR) ** (ticks - 1)
+        rest = _REST[ticks - 1] if ticks <= len(_REST) else 0.0
         # ends came within the first of these ticks; adds may have come in any
-        even = (totals.added - base.added) / ticks
-        return Throughput(
-            even + (rates.added - even) * rest * (1 - FACTOR),
-            _moved(rates.completed, totals.completed - base.completed) * rest,
-            _moved(rates.failed, totals.failed - base.failed) * rest,
+        even = (totals[0] - base[0]) / ticks
+        added, completed, failed = rates
+        return _tuple(
+            Throughput,
+            (
+                even + (added - even) * rest * (1 - FACTOR),
+                (completed + (totals[1] - base[1] - completed) * FACTOR) * rest,
+                (failed + (totals[2] - base[2] - failed) * FACTOR) * rest,
+            ),
         )
 
     def rest(self, totals: Totals) -> bool:
@@ -135,10 +140,6 @@ def _points(kind: int, hour: int, minutes: list[int]) -> list[tuple[int, int]]:
         for i in range(len(minutes) // 2)
         if minutes[2 * i + kind]
     ]
-
-
-def _moved(rate: float, count: int) -> float:
-    return rate + (count - rate) * FACTOR
 
 
 def packed(minutes: list[int]) -> str:

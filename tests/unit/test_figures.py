@@ -281,6 +281,34 @@ def test_stats_tell_jobs_by_state_queue_by_queue_and_in_all(
     assert stats.times == {}, "nothing is timed unless asked"
 
 
+def test_stats_count_each_queue_as_counts_does(manager: QueueManager, clock: VirtualClock) -> None:
+    options: list[dict[str, Any]] = [
+        {},
+        {"priority": 3},
+        {"delay": 5},
+        {"delay": 500},
+        {"group": "g"},
+        {"priority": -1, "lifo": True},
+    ]
+    for at, chosen in enumerate(options):
+        for name in ("all", f"q{at}"):
+            manager.push(name, **chosen)
+    for name in ("all", "q0", "q4"):
+        job = manager.pull(name)
+        assert job is not None
+        manager.ack(job) if name == "q0" else manager.fail(job, "no", unrecoverable=name == "q4")
+    clock.advance(seconds=10)
+    manager.pause("q1")
+    manager.pause("q2")
+    stats = manager.stats()
+    assert stats.queues.keys() == set(manager.queues())
+    for name, found in stats.queues.items():
+        assert found.counts == manager.counts(name), name
+        assert found.counts.total == manager.counts(name).total
+        assert repr(found.counts) == repr(manager.counts(name))
+    assert stats.counts == manager.counts()
+
+
 def test_stats_hold_no_shard_for_more_than_a_bite(monkeypatch: pytest.MonkeyPatch) -> None:
     holds: list[int] = []
     read_one = stats_module._line
