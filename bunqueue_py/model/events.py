@@ -244,7 +244,7 @@ class Mailbox:
         #: never released: to wait for it is to let time pass
         self._pause = threading.Lock()
         self._pause.acquire()
-        #: to be added to by anybody, without the lock, while `awake` and shorter than `easy`
+        #: to be added to by anybody, without the lock, while shorter than `easy`
         self.items: deque[Any] = deque()
         self._most = BUFFER_SIZE
         #: so many, and there is still room for each of those who may add one at once
@@ -279,10 +279,12 @@ class Mailbox:
                         lost = True
                 self.items.append(item)
         if not self.awake:
-            self._ring()
+            self.ring()
         return lost
 
-    def _ring(self) -> None:
+    def ring(self) -> None:
+        """Has the reader look. Whoever adds an item looks at `awake` only then: a reader that goes
+        to sleep looks at the items only then."""
         with self._lock:
             # in this order: an exception between leaves a reader that is rung for once more
             if self._bell.locked():
@@ -327,7 +329,7 @@ class Mailbox:
         within the thread itself it only asks for the end. Without a `timeout` it waits for as long
         as one call after the other returns, and leaves one that takes longer than 10 s behind."""
         self._closed = True
-        self._ring()
+        self.ring()
         thread = self._thread
         if thread is None or thread is threading.current_thread():
             return True
@@ -361,7 +363,7 @@ class Mailbox:
             self.awake = False
             if self.items or self._closed:
                 # it came when the last one was taken and we were still seen awake
-                self._ring()
+                self.ring()
 
 
 class Tap(Mailbox):

@@ -120,8 +120,10 @@ def complete(
         carried = None if data is None else {"result": data}
         event = ("completed", queue.name, job_id, now, number, carried)
         box = events.completed.box
-        if box is not None and box.awake and len(box.items) < box.easy:
+        if box is not None and len(box.items) < box.easy:
             box.items.append(event)
+            if not box.awake:
+                box.ring()
         else:
             hand_out(state, queue, events.completed, event)
     if queue.waiters.line and (queue.limits is not None or queue.groups is not None):
@@ -326,8 +328,11 @@ def ran_dry(state: State, queue: QueueState, now: int) -> None:
     if route is not None:
         queue.event_seq = number = queue.event_seq + 1
         event = ("empty", queue.name, None, now, number, None)
-        if route.box is not None and route.box.awake and len(route.box.items) < route.box.easy:
-            route.box.items.append(event)
+        box = route.box
+        if box is not None and len(box.items) < box.easy:
+            box.items.append(event)
+            if not box.awake:
+                box.ring()
         else:
             hand_out(state, queue, route, event)
     if queue.empty_waiters:

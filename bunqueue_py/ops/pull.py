@@ -389,8 +389,10 @@ def _start(
             queue.event_seq = number = queue.event_seq + 1
             event = ("active", queue.name, record.id, now, number, None)
             box = route.box
-            if box is not None and box.awake and len(box.items) < box.easy:
+            if box is not None and len(box.items) < box.easy:
                 box.items.append(event)
+                if not box.awake:
+                    box.ring()
             else:
                 hand_out(state, queue, route, event)
     if begun and shard.dirty is not None:

@@ -99,8 +99,10 @@ def push(
                 told = PUSHED[record.priority > 0]
                 event = ("pushed", queue.name, record.id, now, number, told)
                 box = route.box
-                if box is not None and box.awake and len(box.items) < box.easy:
+                if box is not None and len(box.items) < box.easy:
                     box.items.append(event)
+                    if not box.awake:
+                        box.ring()
                 else:
                     hand_out(state, queue, route, event)
             job = state.view(record.id, None, new_fields(record, queue.name, now))

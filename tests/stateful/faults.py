@@ -245,6 +245,13 @@ MUTATIONS = (
         ("tests/threads/test_listener_trouble.py",),
     ),
     Mutation(
+        "a verb looks at the listener before it adds the event",
+        "ops/pull.py",
+        r"if box is not None and len\(box\.items\) < box\.easy:\n( +)(box.*)\n.*\n.*ring\(\)",
+        r"if box is not None and box.awake and len(box.items) < box.easy:\n\1\2",
+        ("tests/threads/test_listener_trouble.py",),
+    ),
+    Mutation(
         "a queue that was touched between two rounds is not looked at",
         "observe/checks.py",
         r"if seen\.pop\(name, None\) != number:",

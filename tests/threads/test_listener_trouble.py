@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections import deque
 from typing import Any
 
 import pytest
@@ -295,3 +296,37 @@ def test_stats_name_each_listener_with_its_backlog_and_what_it_lost(
         assert gone.lost == 15, "what is counted never becomes less"
         for hook in manager.webhooks.list():
             manager.webhooks.disable(hook)
+
+
+def test_a_reader_that_falls_asleep_while_a_verb_adds_an_event_is_rung_for() -> None:
+    """Verbs add to a listener's buffer in line: each looks at its reader after that."""
+
+    class Sleepy(deque[Any]):
+        def append(self, item: Any) -> None:
+            box.awake = False  # it saw nothing, and sleeps
+            box._bell.acquire(False)
+            super().append(item)
+
+    with QueueManager(background=False) as manager:
+        manager.events.subscribe(
+            lambda event: None, types=("pushed", "active", "completed", "empty")
+        )
+        (box,) = manager._state.events.mailboxes()
+        assert isinstance(box, events_module.Mailbox)
+        box.items = Sleepy()
+
+        def rung(verb: Any) -> Any:
+            before = len(box.items)
+            found = verb()
+            assert len(box.items) > before
+            assert box.awake
+            assert not box._bell.locked()
+            return found
+
+        rung(lambda: manager.push("q"))
+        job = rung(lambda: manager.pull("q"))
+        rung(lambda: manager.ack(job))
+        rung(lambda: manager.push("q", custom_id="c"))
+        rung(lambda: manager.push_batch("q", [("a", 1), ("b", 2)]))
+        assert [raw[0] for raw in box.items].count("empty") == 1
+        box.items = deque()
