@@ -88,8 +88,7 @@ def mark_counts(state: State, queue: QueueState, now: int) -> int | None:
         if now < tally.next_ms:
             return tally.next_ms
         _sort_out(state, queue, tally, now)
-        # the next end has itself marked anew
-        queue.look_ms = 0
+        # the next end looks again, and has itself marked anew: `look_ms` has passed
         _mark_open_hour(queue, tally)
     return None
 
