@@ -17,6 +17,7 @@ _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 _DURATIONS = {
     "stall_check_interval": (1_000, 60_000),
     "cleanup_interval": (1_000, _HOUR_MS),
+    "dependency_fallback": (1_000, _HOUR_MS),
     "worker_stale_after": (1_000, _DAY_MS),
     "worker_removed_after": (1_000, 7 * _DAY_MS),
     "task_retry_delay": (100, _HOUR_MS),
@@ -35,6 +36,7 @@ class Periods(NamedTuple):
 
     stall_check_interval: int
     cleanup_interval: int
+    dependency_fallback: int
     worker_stale_after: int
     worker_removed_after: int
     task_retry_delay: int
@@ -71,11 +73,12 @@ class ManagerConfig:
     half of it judges nobody. `cleanup_interval` (1 s to 1 h): how soon after a need for it the
     clean-up comes; `stale_share` (0.05 to 0.9): the part of an index that may be stale before it
     sweeps; `empty_queue_after` (1 min to 36,500 days; `None`: never): when a queue that nothing
-    is in, set for or waiting for is let go. `worker_stale_after` and `worker_removed_after` (1 s
-    to 1 day, 7 days): for how long a worker may be silent. `task_retry_delay` (0.1 s to 1 h): the
-    wait after the first failure of a background task, doubling; `circuit_failures` (1 to 1,000):
-    after so many in a row its circuit opens, and it is tried every `circuit_retry_delay` (0.1 s
-    to 1 day).
+    is in, set for or waiting for is let go. `dependency_fallback` (1 s to 1 h): when what a
+    finished job means for others is applied, should the thread that was at it have been broken off.
+    `worker_stale_after` and `worker_removed_after` (1 s to 1 day, 7 days): for how long a worker
+    may be silent. `task_retry_delay` (0.1 s to 1 h): the wait after the first failure of a
+    background task, doubling; `circuit_failures` (1 to 1,000): after so many in a row its circuit
+    opens, and it is tried every `circuit_retry_delay` (0.1 s to 1 day).
 
     When listeners hear `health` events: `check_interval` (1 s to 1 h): how soon the checks look;
     `queue_idle_after` (1 s to 365 days): jobs are ready, and none has started for that long;
@@ -106,6 +109,7 @@ class ManagerConfig:
     shards: int | None = None
     stall_check_interval: Duration = 5
     cleanup_interval: Duration = 10
+    dependency_fallback: Duration = 30
     stale_share: float = 0.2
     empty_queue_after: Duration | None = 3_600
     worker_stale_after: Duration = 30

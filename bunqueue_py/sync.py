@@ -148,9 +148,29 @@ def nothing_held() -> None:
 
 
 def spawn(name: str, target: Callable[[], None]) -> threading.Thread:
-    """Starts and returns a daemon thread named `bunqueue-<name>`; the caller owns and joins it."""
-    thread = threading.Thread(target=target, name=f"bunqueue-{name}", daemon=True)
-    thread.start()
+    """Starts and returns a daemon thread named `bunqueue-<name>`; the caller owns and joins it.
+
+    Where an exception lands here, such as Ctrl-C while the thread starts, `target` is not called:
+    nobody would own it, and whoever tries again would have two of them.
+    """
+    wanted: list[bool] = []
+    gate = threading.Lock()
+    gate.acquire()
+
+    def run() -> None:
+        gate.acquire()
+        if wanted:
+            target()
+
+    thread = threading.Thread(target=run, name=f"bunqueue-{name}", daemon=True)
+    try:
+        thread.start()
+        wanted.append(True)
+    except BaseException:
+        wanted.clear()
+        gate.release()
+        raise
+    gate.release()
     return thread
 
 

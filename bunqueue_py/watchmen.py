@@ -30,10 +30,12 @@ def hire(
     periods = state.periods
     pace = Pace(periods.task_retry_delay, periods.circuit_retry_delay, checks.task_changed)
     late = LatePasses(periods.stall_check_interval)
-    cleanup = Cleanup(state)
+    cleanup = Cleanup(state, loop.give_way)
 
     def judge() -> Report:
-        report = deadlines.tick(state, loop.late_ms, late, beat.behind_ms(state.now()))
+        report = deadlines.tick(
+            state, loop.late_ms, late, beat.behind_ms(state.now()), loop.give_way
+        )
         cleanup.consider()
         if any(entry.card.active for entry in state.workers.entries()):
             workers.mind(state)
@@ -43,7 +45,9 @@ def hire(
         return Report(*checks.tick())
 
     def fire() -> Report:
-        return schedules.tick(state, loop.late_ms, has_worker, threaded=threaded)
+        report = schedules.tick(state, loop.late_ms, has_worker, threaded=threaded)
+        loop.give_way()
+        return report
 
     errors = state.errors
     ahead = partial(deadlines.next_due, state)

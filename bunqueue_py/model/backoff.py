@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -79,12 +78,7 @@ class Backoff:
 
 
 def _checked_jitter(jitter: float) -> float:
-    if (
-        isinstance(jitter, bool)
-        or not isinstance(jitter, (int, float))
-        or not math.isfinite(jitter)
-        or not 0 <= jitter <= 1
-    ):
+    if isinstance(jitter, bool) or not isinstance(jitter, (int, float)) or not 0 <= jitter <= 1:
         raise ValidationError(f"jitter must be a number from 0 to 1, not {shown(jitter)}")
     return float(jitter)
 

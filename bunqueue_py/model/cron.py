@@ -26,6 +26,9 @@ _LONGEST_SHIFT = 26 * 3600
 _PROBE = 6 * 3600
 """Two changes of one zone's clock are further apart."""
 
+_LAST = (date.max.toordinal() - _EPOCH_DAY - 1) * _DAY
+"""An instant of the calendar's last day but one."""
+
 _MACROS = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -40,7 +43,8 @@ _MAX_TEXT = 256
 
 
 class CronExpression:
-    """A parsed expression in a time zone. Immutable.
+    """A parsed expression in a time zone. Immutable but for what it remembers of its last answer,
+    each in one tuple, so that any thread may ask.
 
     A fixed hour (`30 2 * * *`) is a time on the wall: one that the clocks jump over is the moment
     they jump to, and one that comes twice is the first of the two. An hour with `*` or `/` in it
@@ -49,7 +53,18 @@ class CronExpression:
     Raises `CronError` naming the field, `ValidationError` for a time zone that is not known.
     """
 
-    __slots__ = ("_follows", "_hours", "_minutes", "_seconds", "_sim", "_zone", "text", "tz")
+    __slots__ = (
+        "_day",
+        "_follows",
+        "_hours",
+        "_minutes",
+        "_seconds",
+        "_sim",
+        "_stretch",
+        "_zone",
+        "text",
+        "tz",
+    )
 
     def __init__(self, text: str, tz: str = "UTC") -> None:
         self._zone = _zone(tz)
@@ -59,6 +74,10 @@ class CronExpression:
         self._minutes = sorted(sim.minutes)
         self._hours = sorted(sim.hours)
         self._follows = "*" in fields[2] or "/" in fields[2]
+        #: the day that was looked at last, by its number, and whether it has any times
+        self._day = (-_EPOCH_DAY, date.min, False)
+        #: a stretch of instants in which the clocks are not moved, and their offset there
+        self._stretch = (0, -1, 0)
         self.text = text
         self.tz = tz
 
@@ -82,9 +101,13 @@ class CronExpression:
     def _next_on_wall(self, after: int) -> int | None:
         """The first match after that second of a clock that is never moved."""
         days, second = divmod(after + 1, _DAY)
-        day = date.fromordinal(_EPOCH_DAY + days)
+        known, day, has_times = self._day
         sim = self._sim
-        if day.month in sim.months and sim.match_day(day):
+        if known != days:
+            day = date.fromordinal(_EPOCH_DAY + days)
+            has_times = day.month in sim.months and sim.match_day(day)
+            self._day = days, day, has_times
+        if has_times:
             found = self._time_from(second)
             if found is not None:
                 return days * _DAY + found
@@ -127,8 +150,16 @@ class CronExpression:
 
     def _next_elapsed(self, after: int) -> int | None:
         """Looks through stretches of one offset each, from `start` on."""
+        begin, end, offset = self._stretch
+        if begin <= after <= end:
+            wall = self._next_on_wall(after + offset)
+            if wall is not None and wall - offset <= end:
+                return wall - offset
         start = after
         offset = self._offset(start)
+        end = min(start + _PROBE, _LAST)
+        if self._offset(end) == offset:
+            self._stretch = start, end, offset
         while True:
             wall = self._next_on_wall(after + offset)
             if wall is None:

@@ -117,7 +117,8 @@ def report(state: State, behind_ms: int, standing: Iterable[str]) -> HealthRepor
         for mailbox in state.events.buffers()
         if mailbox.backlog > bound
     ]
-    problems += standing
+    # what was found just now may be among it
+    problems += [text for text in standing if text not in problems]
     return HealthReport(
         not problems, tuple(problems), tasks, storage, workers, late, behind_ms / 1000
     )

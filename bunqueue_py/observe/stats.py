@@ -84,7 +84,7 @@ counts, its totals and the sizes of its collections, and its rates."""
 def _lines(state: State, shard: Shard, memory: Counter[str]) -> Iterator[_Line]:
     with shard.lock:
         queues = list(shard.queues.values())
-        memory["deadlines"] += len(shard.deadlines.heap)
+        memory["deadlines"] += len(shard.deadlines)
         memory["watched_jobs"] += len(shard.watched)
         memory["completed_bytes"] += shard.finished_bytes
         if shard.dirty is not None:

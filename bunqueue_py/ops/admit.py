@@ -33,20 +33,20 @@ def admitted(
     now: int,
     known_done: frozenset[str] = NOTHING,
 ) -> JobSnapshot:
-    """`_admit`, and what its caller is to see of it."""
-    admitted, job_state = _admit(state, queue, record, own, now, known_done)
+    """`admit`, and what its caller is to see of it."""
+    admitted, job_state = admit(state, queue, record, own, now, known_done)
     if admitted is record:
         return state.snapshot(record, job_state)
     return state.snapshot(admitted, job_state, True).detach(with_data=admitted.state != REMOVED)
 
 
-def _admit(
+def admit(
     state: State,
     queue: QueueState,
     record: JobRecord,
     own: Own | None,
     now: int,
-    known_done: frozenset[str],
+    known_done: frozenset[str] = NOTHING,
 ) -> tuple[JobRecord, JobState]:
     """Publishes the record, or finds the job that has its custom id or its key. `known_done`: see
     `begin_waiting`."""

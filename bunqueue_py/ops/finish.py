@@ -10,7 +10,7 @@ from ..model.failure import Failure, trimmed
 from ..model.job import ACTIVE, COMPLETED, FAILED, GATED, PENDING, Delivery, JobRecord
 from ..model.options import Keep
 from ..model.side import AttemptRow
-from ..shard.deadlines import RETENTION, SWEEP_AT
+from ..shard.deadlines import RETENTION
 from ..shard.keys import departed_key, seq_of
 from ..shard.queue_state import QueueState, finished_size
 from ..state import State
@@ -75,7 +75,7 @@ def complete(
         if delivery.armed_ms is not None:
             deadlines = shard.deadlines
             deadlines.stale = stale = deadlines.stale + 1
-            if stale > SWEEP_AT and stale * 2 > len(deadlines.heap):
+            if stale > deadlines.sweep_at:
                 deadlines.sweep()
     else:
         leave_stage(queue, record, now)

@@ -22,7 +22,7 @@ from ..shard.keys import departed_key
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
-from .admit import admitted, group_full
+from .admit import admit, group_full
 from .finish import emit
 from .mark import mark_new
 from .recover import enter
@@ -135,7 +135,8 @@ def _fire(state: State, schedule: Schedule, has_worker: Callable[[str], bool]) -
         else:
             schedule.progress = progress._replace(planned_ms=verdict.next_ms, resume_ms=None)
         mark_progress(state, queue, schedule)
-        arm(state, schedule, schedule.progress.planned_ms)
+        # the pass that this is in tells the alarm when the next is due
+        state.schedules.arm(schedule, schedule.progress.planned_ms)
         shard.gate = OPEN
     if shard.after:
         shard.call_after()
@@ -151,14 +152,15 @@ def _judge(state: State, schedule: Schedule, clock: int) -> _Verdict | None:
         return None
     schedules = state.schedules
     until = schedules.missed_by_wall if timing.by_wall else schedules.missed_by_time
-    next_ms = timing.following(planned if resume is None else resume, clock)
     missed = resume is None and planned < until
-    first = planned if missed else timing.next_ms(planned if resume is None else resume)
-    count = 0
-    if missed or (first is not None and first <= clock):
-        assert first is not None
-        bound = COUNTED if state.events.any else 1
-        count = timing.count(first, clock, bound)
+    begin = planned if resume is None else resume
+    first = planned if missed else timing.next_ms(begin)
+    if not missed and (first is None or first > clock):
+        # in time, as nearly always: then that is the next
+        return _Verdict(planned, 0, True, first)
+    assert first is not None
+    count = timing.count(first, clock, COUNTED if state.events.any else 1)
+    next_ms = timing.following(begin, clock)
     return _Verdict(planned, count, not missed or definition.catch_up, next_ms)
 
 
@@ -198,7 +200,7 @@ def _apply(
         next_ms = None
     if state.storage is None:
         _tell(state, schedule, "cron_fired", verdict.planned_ms, now, record.id)
-        admitted(state, schedule.queue, record, own, now)
+        admit(state, schedule.queue, record, own, now)
     else:
         _stage(state, schedule, record, own, verdict.planned_ms, now)
     schedule.progress = Progress(
@@ -325,12 +327,12 @@ def _publish(state: State, item: Staged) -> None:
         now = state.now()
         shard.gate = BROKEN
         _tell(state, schedule, "cron_fired", item.planned_ms, now, record.id)
-        job = admitted(state, queue, record, item.own, now)
+        job, _ = admit(state, queue, record, item.own, now)
         dirty = shard.dirty
         assert dirty is not None
         # the writer knows of it: should it leave at once, it leaves the file too
         dirty.fresh.discard(record.id)
-        if job._id != record.id:
+        if job is not record:
             # since it was staged, its id or key has gone to another
             dirty.tombstone(record.id, len(record.data), -1)
             _tell(state, schedule, "cron_skipped", item.planned_ms, now, reason="duplicate")

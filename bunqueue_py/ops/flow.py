@@ -36,7 +36,6 @@ from ..types import FailureReason
 from .finish import emit, finalize
 from .mark import mark
 from .outcomes import (
-    FALLBACK_MS,
     keep_edge,
     links_of,
     mark_edges,
@@ -234,7 +233,7 @@ def drain(state: State, *, force: bool = False) -> int:
             # what the file holds says the same, and the next opening applies it
             return applied
         except BaseException:
-            state.alarm.set(state.now() + FALLBACK_MS)
+            state.alarm.set(state.now() + state.periods.dependency_fallback)
             raise
         finally:
             dependencies.end()

@@ -196,12 +196,12 @@ def update_progress(
     answer(record, refused)
 
 
-def judge_due(state: State, shard: Shard, freezes: Sequence[Freeze] = ()) -> int:
+def judge_due(state: State, shard: Shard, freezes: Sequence[Freeze] = ()) -> tuple[int, bool]:
     """Judges up to 64 deadlines of the shard that have passed, but spares leases that those
-    freezes held up; returns how many it looked at."""
+    freezes held up; returns how many it looked at, and whether there may be more."""
     due: list[Entry] = []
     try:
-        looked = _collect_due(state, shard, due, freezes)
+        looked, more = _collect_due(state, shard, due, freezes)
         if due:
             # between the two holds: a custom back-off is the application's code
             _apply(state, shard, [_plan(state, entry) for entry in due])
@@ -212,27 +212,25 @@ def judge_due(state: State, shard: Shard, freezes: Sequence[Freeze] = ()) -> int
                 shard.deadlines.push(due_ms, kind, subject)
         raise
     shard.call_after()
-    return looked
+    return looked, more
 
 
-def _collect_due(state: State, shard: Shard, due: list[Entry], freezes: Sequence[Freeze]) -> int:
+def _collect_due(
+    state: State, shard: Shard, due: list[Entry], freezes: Sequence[Freeze]
+) -> tuple[int, bool]:
     """Takes up to 64 passed deadlines out into `due`, but for those that have moved on; returns
-    how many it looked at."""
-    looked = 0
+    how many it looked at, and whether there may be more."""
     with shard.lock:
         if shard.gate:
             enter(state, shard)
         now = state.now()
         shard.gate = BROKEN
-        for _ in range(BITE):
-            entry = shard.deadlines.pop_due(now)
-            if entry is None:
-                break
-            looked += 1
+        passed, more = shard.deadlines.take_due(now, BITE)
+        for entry in passed:
             if not _renewed(shard, entry, now, freezes):
                 due.append(entry)
         shard.gate = OPEN
-    return looked
+    return len(passed), more
 
 
 def _plan(state: State, entry: Entry) -> tuple[Entry, int, Failure | None]:

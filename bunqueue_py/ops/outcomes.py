@@ -20,8 +20,6 @@ EDGES_KIND = "edges"
 PROOF_KIND = "proof"
 
 _effect = Effect._make
-FALLBACK_MS = 30_000
-"""When the scheduler drains, should whoever was to do it have been broken off."""
 
 
 def record_end(state: State, queue: QueueState, record: JobRecord, now: int) -> None:
@@ -68,7 +66,8 @@ def note(state: State, shard: Shard, effect: Effect, now: int | None = None) -> 
     dependencies.pending.append(effect)
     if not shard.after or shard.after[-1] is not dependencies.drain:
         shard.after.append(dependencies.drain)  # type: ignore[arg-type]
-    due = (state.now() if now is None else now) + FALLBACK_MS
+    # when the scheduler drains, should whoever was to do it have been broken off
+    due = (state.now() if now is None else now) + state.periods.dependency_fallback
     if due < state.alarm.due_ms:
         state.alarm.set(due)
 

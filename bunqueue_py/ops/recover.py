@@ -123,8 +123,10 @@ def make_anew(state: State, shard: Shard, found: dict[str, Found] | None = None)
     for queue in shard.queues.values():
         shard.heads.push(queue)
     due = shard.deadlines.next_ms()
-    if due is not None and due < state.alarm.due_ms:
+    if due is not None:
         state.alarm.set(max(due, now))
+    # what broke off may have been about to do so
+    state.alarm.ring()
     _resolve_watchers(state, shard)
 
 

@@ -11,7 +11,7 @@ from ..model.options import Options, changed
 from ..model.own import NAMED, Own
 from ..shard.queue_state import QueueState
 from ..state import State
-from .admit import admitted
+from .admit import admit
 from .finish import complete
 
 _log = logging.getLogger("bunqueue_py.schedules")
@@ -50,7 +50,7 @@ def complete_and_repeat(
     complete(state, queue, record, data, now)
     if found is not None:
         successor, own = found
-        admitted(state, queue, successor, own, now)
+        admit(state, queue, successor, own, now)
         if not state.alarm.served:
             queue.shard.after.append(state.alarm.start)
 

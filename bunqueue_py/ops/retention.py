@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..shard.queue_state import QueueState, finished_size
 from ..shard.shard import BROKEN, OPEN, Shard
 from ..state import State
@@ -12,9 +14,9 @@ from .recover import enter
 _BITE = 256
 
 
-def trim(state: State) -> None:
+def trim(state: State, give_way: Callable[[], None] | None = None) -> None:
     """After a completion, outside every lock: lets the oldest completed jobs go until the bounds
-    hold with some room to spare; leaves a proof of each.
+    hold with some room to spare; leaves a proof of each. Calls `give_way` between two bites.
 
     Several threads may be at it: each looks at what is over before each bite. A lock would have
     to be taken without blocking, and an exception could then leave it taken for ever.
@@ -34,6 +36,8 @@ def trim(state: State) -> None:
             # the oldest is not in the file yet, and stays until it is: the clean-up comes back
             state.cleanup.arm(state.now() + state.periods.cleanup_interval)
             return
+        if give_way is not None:
+            give_way()
 
 
 def _excess(state: State, room: int) -> tuple[int, int]:

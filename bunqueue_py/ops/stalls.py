@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from ..model.failure import Failure
-from ..model.job import Delivery
+from ..model.job import ACTIVE, Delivery, JobRecord
 from ..model.settings import StallSettings
 from ..shard.deadlines import LEASE, STALL
 from ..shard.shard import BROKEN, OPEN, Shard
@@ -126,39 +127,37 @@ def settings_of(state: State, queue_name: str) -> StallSettings:
     return StallSettings() if queue is None else queue.stalls
 
 
-def forgive(state: State, late_ms: int) -> int:
+def forgive(state: State, late_ms: int, give_way: Callable[[], None]) -> int:
     """Moves the leases, heartbeats and timeouts of all deliveries forward by that delay, for who
     sent no heartbeat was as frozen as the pass that would judge it. None goes further than a
-    heartbeat right now would bring it, and each is left 5 s. Returns how many there were.
+    heartbeat right now would bring it, and each is left 5 s. Calls `give_way` between two
+    bites. Returns how many there were.
 
     Only moments are written, and the deadlines follow when they come due: an exception in between
     leaves nothing at odds.
     """
     moved = 0
     for shard in state.shards.shards:
-        deliveries = _active(shard)
-        for i in range(0, len(deliveries), BITE):
+        records = _active(shard)
+        while bite := list(islice(records, BITE)):
             with shard.lock:
                 if shard.gate:
                     enter(state, shard)
                 now = state.now()
-                for delivery in deliveries[i : i + BITE]:
-                    if delivery.record.delivery is delivery:
-                        _forgive(delivery, late_ms, now)
+                for record in bite:
+                    if record.delivery is not None and record.state == ACTIVE:
+                        _forgive(record.delivery, late_ms, now)
                         moved += 1
+            give_way()
     return moved
 
 
-def _active(shard: Shard) -> list[Delivery]:
-    """The deliveries under way. Without the lock: a list of a dictionary's values is made in one
-    step, and with 100,000 of them nobody should have to wait. What begins meanwhile was not
+def _active(shard: Shard) -> Iterator[JobRecord]:
+    """The records that are active now. Without the lock: a list of a dictionary's values is made
+    in one step, and with 100,000 of them nobody should have to wait. What begins meanwhile was not
     frozen; what ends is looked at again before it is moved."""
-    return [
-        record.delivery
-        for queue in list(shard.queues.values())
-        for record in list(queue.active.values())
-        if record.delivery is not None
-    ]
+    for queue in list(shard.queues.values()):
+        yield from list(queue.active.values())
 
 
 def _forgive(delivery: Delivery, late_ms: int, now: int) -> None:

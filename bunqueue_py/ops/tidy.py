@@ -15,7 +15,7 @@ from ..shard.deadlines import SWEEP_AT
 from ..shard.groups import Groups
 from ..shard.queue_state import QueueState
 from ..shard.settings import settings_body
-from ..shard.shard import BROKEN, OPEN, FinishedHeads, Shard
+from ..shard.shard import BROKEN, OPEN, Shard
 from ..state import State
 from .mark import mark_queue
 from .recover import enter
@@ -43,40 +43,62 @@ def ask_at(state: State, moment_ms: int | None) -> None:
 
 
 def has_much_stale(shard: Shard, share: float) -> bool:
-    """Whether more than that share of the shard's deadlines is stale, as far as that is counted.
-    Takes no lock: a guess is enough to look."""
+    """Whether more than that share of the shard's deadlines is stale, as far as that is counted,
+    or a sweep of them has not come to its end. Takes no lock: a guess is enough to look."""
     deadlines = shard.deadlines
-    return deadlines.stale > SWEEP_AT and deadlines.stale > share * len(deadlines.heap)
+    if deadlines.old:
+        return True
+    return deadlines.stale > SWEEP_AT and deadlines.stale > share * len(deadlines)
 
 
-def sweep_deadlines(state: State, shard: Shard, at: int) -> tuple[int, int]:
-    """Takes the stale ones of up to 512 entries out, from that position of the heap downwards;
-    returns how many, and where to go on (below 0: nowhere)."""
+def sweep_deadlines(state: State, shard: Shard, *, begin: bool) -> tuple[int, bool]:
+    """Takes the stale ones of up to 512 deadlines out; returns how many, and whether the sweep,
+    which is begun unless one is under way, has not come to its end."""
     with shard.lock:
         if shard.gate:
             enter(state, shard)
         shard.gate = BROKEN
-        gone, at = shard.deadlines.sweep_some(at, ENTRIES_BITE)
+        deadlines = shard.deadlines
+        if begin and not deadlines.old:
+            deadlines.begin_sweep()
+        gone = deadlines.sweep_some(ENTRIES_BITE)
         shard.gate = OPEN
-    return gone, at
+        return gone, bool(deadlines.old)
 
 
-def tidy_heads(state: State, shard: Shard) -> bool:
-    """Makes the order of the queues by their oldest completed job anew if most of it is of jobs
-    that have left. O(queues of the shard)."""
-    if len(shard.heads.heap) <= SWEEP_AT + 2 * len(shard.queues):
-        return False
+def has_stale_heads(shard: Shard) -> bool:
+    """Whether most of the order of the queues by their oldest completed job is of jobs that have
+    left, or it is being made anew. Takes no lock."""
+    return bool(shard.heads.old) or len(shard.heads) > SWEEP_AT + 2 * len(shard.queues)
+
+
+def push_heads(state: State, shard: Shard, names: Sequence[str], *, begin: bool) -> None:
+    """Goes on with making that order anew, with those queues; `begin` is for the first of them."""
     with shard.lock:
         if shard.gate:
             enter(state, shard)
-        before = shard.heads
-        heads = FinishedHeads()
-        for queue in shard.queues.values():
-            heads.push(queue)
-        shard.heads = heads
+        shard.gate = BROKEN
+        if begin:
+            shard.heads.begin_anew()
+        for name in names:
+            queue = shard.queues.get(name)
+            if queue is not None:
+                shard.heads.push(queue)
+        shard.gate = OPEN
+
+
+def end_heads(state: State, shard: Shard) -> int:
+    """That order is made anew; returns how many entries the one before had left."""
+    with shard.lock:
+        if shard.gate:
+            enter(state, shard)
+        shard.gate = BROKEN
+        before = shard.heads.end_anew()
+        shard.gate = OPEN
     # after the lock is released: to let go of a million entries takes its time
-    before.heap.clear()
-    return True
+    gone = len(before)
+    before.clear()
+    return gone
 
 
 class Tidied(NamedTuple):
@@ -220,9 +242,10 @@ def let_go(state: State, shard: Shard, name: str, unchanged: Signature) -> bool:
 def _own_references(shard: Shard, queue: QueueState) -> int:
     """How many references to the queue its own parts have, and the shard's that look it up never
     again."""
+    heads = shard.heads
     keys = queue.unique_keys.freed is not None
     groups = queue.groups is not None and queue.groups.let_go is not None
-    return keys + groups + sum(entry[2] is queue for entry in shard.heads.heap)
+    return keys + groups + sum(entry[2] is queue for entry in heads.heap + heads.old)
 
 
 def drop_strays(state: State, records: Sequence[JobRecord]) -> int:

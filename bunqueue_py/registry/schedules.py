@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Any, NamedTuple
-
-from sortedcontainers import SortedList
 
 from ..model.claim import AnyClaim
 from ..model.options import Options
 from ..model.own import Own
 from ..model.schedule import Definition, Progress
 from ..sync import LEAF, make_lock
+
+SWEEP_AT = 64
+"""Fewer stale entries than this are let be."""
 
 
 class Template(NamedTuple):
@@ -72,6 +74,78 @@ class Staged(NamedTuple):
     planned_ms: int
 
 
+class _Index:
+    """Schedulers by their next moments, of one clock: a heap of (moment, number, scheduler). Where
+    one has left, its entry stays until it comes to the head, or half of the heap is of that kind;
+    so the head always counts."""
+
+    __slots__ = ("_by_wall", "_stale", "heap")
+
+    def __init__(self, *, by_wall: bool) -> None:
+        self._by_wall = by_wall
+        self._stale = 0
+        self.heap: list[tuple[int, int, Schedule]] = []
+
+    def _counts(self, entry: tuple[int, int, Schedule]) -> bool:
+        schedule = entry[2]
+        return schedule.armed_ms == entry[0] and schedule.armed_by_wall is self._by_wall
+
+    def leave(self) -> None:
+        """A scheduler has left its entry."""
+        heap = self.heap
+        self._stale += 1
+        if self._stale > SWEEP_AT and self._stale * 2 > len(heap):
+            # without those that came back to where an entry of theirs still was
+            heap[:] = {entry[:2]: entry for entry in heap if self._counts(entry)}.values()
+            heapify(heap)
+            self._stale = 0
+        self.tidy()
+
+    def tidy(self) -> None:
+        """The head counts again."""
+        while self._stale and self.heap and not self._counts(self.heap[0]):
+            heappop(self.heap)
+            self._stale -= 1
+
+    def due(self, clock: int, limit: int) -> list[tuple[int, Schedule]]:
+        """Up to `limit` that stand at that moment or before, in order."""
+        heap = self.heap
+        if not heap or heap[0][0] > clock:
+            return []
+        taken: list[tuple[int, int, Schedule]] = []
+        while heap and heap[0][0] <= clock and len(taken) < limit:
+            entry = heappop(heap)
+            if self._counts(entry) and not (taken and taken[-1] == entry):
+                taken.append(entry)
+            else:
+                self._stale -= 1
+        for entry in taken:
+            heappush(heap, entry)
+        return [(moment, schedule) for moment, _, schedule in taken]
+
+    def standing(self) -> list[tuple[int, Schedule]]:
+        """All, in order."""
+        entries = {entry[:2]: entry for entry in self.heap if self._counts(entry)}
+        return [(moment, entries[moment, number][2]) for moment, number in sorted(entries)]
+
+    def check(self) -> None:
+        """Asserts its invariants."""
+        heap = self.heap
+        assert all(heap[(i - 1) >> 1][:2] <= e[:2] for i, e in enumerate(heap) if i), "heap order"
+        assert not heap or self._counts(heap[0]), "the head does not count"
+        stale = len(heap) - len(self.standing())
+        assert stale == self._stale, f"{stale} are stale, and not {self._stale}"
+
+
+def _place(schedule: Schedule) -> tuple[int, int]:
+    assert schedule.armed_ms is not None
+    return schedule.armed_ms, schedule.number
+
+
+def _lateness(entry: tuple[int, Schedule]) -> int:
+    return entry[0]
+
+
 class Schedules:
     """Every scheduler by queue and id, and in two indexes by its next moment: one follows the
     timeline, one the wall clock. All of it is O(log n).
@@ -103,8 +177,8 @@ class Schedules:
 
     def __init__(self, offset_ms: int) -> None:
         self._lock = make_lock("schedules", LEAF)
-        self._by_time: SortedList[tuple[int, int]] = SortedList()
-        self._by_wall: SortedList[tuple[int, int]] = SortedList()
+        self._by_time = _Index(by_wall=False)
+        self._by_wall = _Index(by_wall=True)
         self._members: dict[int, Schedule] = {}
         self._next_number = 0
         self.of_queue: dict[str, dict[str, Schedule]] = {}
@@ -141,7 +215,7 @@ class Schedules:
     def remove(self, schedule: Schedule) -> None:
         """Takes it out of everything."""
         with self._lock:
-            self._disarm(schedule)
+            self._move(schedule, None, schedule.armed_by_wall)
             schedule.gone = True
             del self._members[schedule.number]
             name = schedule.queue.name
@@ -154,57 +228,71 @@ class Schedules:
         is by the timeline."""
         by_wall = schedule.definition.timing.by_wall
         with self._lock:
-            self._disarm(schedule)
+            index = self._by_wall if by_wall else self._by_time
+            heap = index.heap
+            if at_ms is not None and heap and heap[0][2] is schedule:
+                # it is its turn, and it moves on
+                schedule.armed_ms = at_ms
+                heapreplace(heap, (at_ms, schedule.number, schedule))
+                index.tidy()
+            elif schedule.armed_ms != at_ms or schedule.armed_by_wall is not by_wall:
+                if at_ms is not None:
+                    heappush(heap, (at_ms, schedule.number, schedule))
+                self._move(schedule, at_ms, by_wall)
             if at_ms is None:
                 return None
-            (self._by_wall if by_wall else self._by_time).add((at_ms, schedule.number))
-            schedule.armed_ms, schedule.armed_by_wall = at_ms, by_wall
             return at_ms - self.offset_ms if by_wall else at_ms
 
-    def _disarm(self, schedule: Schedule) -> None:
+    def _move(self, schedule: Schedule, at_ms: int | None, by_wall: bool) -> None:
+        """It stands there, and no longer where it stood."""
+        left = None
         if schedule.armed_ms is not None:
-            index = self._by_wall if schedule.armed_by_wall else self._by_time
-            index.discard((schedule.armed_ms, schedule.number))
-            schedule.armed_ms = None
+            left = self._by_wall if schedule.armed_by_wall else self._by_time
+        schedule.armed_ms, schedule.armed_by_wall = at_ms, by_wall
+        if left is not None:
+            left.leave()
 
     def due(self, now: int, wall: int, limit: int) -> list[Schedule]:
         """Up to `limit` of those that are due, the longest due first; they stay where they are."""
         with self._lock:
-            found: list[tuple[int, int]] = []
-            for index, clock in ((self._by_time, now), (self._by_wall, wall)):
-                for entry in index.islice(0, limit):
-                    if entry[0] > clock:
-                        break
-                    found.append((clock - entry[0], entry[1]))
-            if len(found) > limit:
-                found.sort(reverse=True)
-            return [self._members[number] for _, number in found[:limit]]
+            found = self._by_time.due(now, limit)
+            if self._by_wall.heap:
+                by_wall = self._by_wall.due(wall, limit)
+                if found and by_wall:
+                    late = [(now - moment, s) for moment, s in found]
+                    late += [(wall - moment, s) for moment, s in by_wall]
+                    late.sort(key=_lateness, reverse=True)
+                    return [schedule for _, schedule in late[:limit]]
+                found = found or by_wall
+            return [schedule for _, schedule in found]
 
     def by_wall(self) -> list[Schedule]:
         """Those that go by the wall clock and are armed."""
         with self._lock:
-            return [self._members[number] for _, number in self._by_wall]
+            return [schedule for _, schedule in self._by_wall.standing()]
 
     def next_ms(self, now: int, wall: int) -> int | None:
         """When the next is due, by the timeline; `None` if none is armed."""
         with self._lock:
-            moments = []
-            if self._by_time:
-                moments.append(self._by_time[0][0])
-            if self._by_wall:
-                moments.append(self._by_wall[0][0] - (wall - now))
-            return min(moments, default=None)
+            due = None
+            if self._by_time.heap:
+                due = self._by_time.heap[0][0]
+            if self._by_wall.heap:
+                by_wall = self._by_wall.heap[0][0] - (wall - now)
+                if due is None or by_wall < due:
+                    return by_wall
+            return due
 
     def moved(self, now: int, wall: int) -> bool:
         """Whether the wall clock has been moved since its index was looked at, and that matters:
         by a second or more, or so that something is due."""
-        if not self._by_wall:
-            return False
         jump = wall - now - self.offset_ms
+        if not jump or not self._by_wall.heap:
+            return False
         if not -1000 < jump < 1000:
             return True
         try:
-            return jump > 0 and self._by_wall[0][0] <= wall
+            return jump > 0 and self._by_wall.heap[0][0] <= wall
         except IndexError:  # the last one has just left
             return False
 
@@ -214,11 +302,11 @@ class Schedules:
             known = [s for part in self.of_queue.values() for s in part.values()]
             assert {s.number for s in known} == set(self._members), "members"
             assert all(self._members[s.number] is s and not s.gone for s in known), "members"
-            armed = [s for s in known if s.armed_ms is not None]
             for by_wall, index in ((False, self._by_time), (True, self._by_wall)):
-                wanted = {(s.armed_ms, s.number) for s in armed if s.armed_by_wall is by_wall}
-                assert set(index) == wanted and len(index) == len(wanted), "index"
-                assert list(index) == sorted(index), "order"
+                wanted = [s for s in known if s.armed_ms is not None and s.armed_by_wall is by_wall]
+                standing = [schedule for _, schedule in index.standing()]
+                assert standing == sorted(wanted, key=_place), "index"
+                index.check()
             for name, part in self.of_queue.items():
                 assert part, "a queue without schedulers"
                 assert all(s.queue.name == name and s.id == key for key, s in part.items())

@@ -14,87 +14,143 @@ Entry = tuple[int, int, int, Subject]
 
 SWEEP_AT = 64
 """Fewer stale entries than this are let be."""
+AT_ONCE = 512
+"""So many entries are swept in one go, or passed over as stale; more take several."""
+BITE, EVERY = 128, 16
+"""A sweep of more goes on by so many entries, whenever so many more have become stale."""
 
 
 class Deadlines:
     """A lazy heap of (due, number, kind, subject).
 
-    Nothing is taken out when its subject is done with: `drop` counts it, a pop passes over it,
-    and when half of the heap is stale it is swept. A renewed lease is pushed again only when its
-    old moment comes. So every verb costs O(1) amortised but for the O(log n) of a push.
+    Nothing is taken out when its subject is done with: `drop` counts it, a look at the earliest
+    passes over it, and when half of the heap is stale it is swept. A renewed lease is pushed again
+    only when its old moment comes. So every verb costs O(1) but for the O(log n) of a push.
+
+    `old` has what a sweep under way has not come to yet: a heap as well, taken from its end, so
+    that it stays one. `stale` counts what was dropped since the last sweep began; a drop beyond
+    `sweep_at` goes on with the sweep, or looks whether one is due.
     """
 
-    __slots__ = ("heap", "numbers", "stale")
+    __slots__ = ("heap", "numbers", "old", "stale", "sweep_at")
 
     def __init__(self) -> None:
         self.heap: list[Entry] = []
+        self.old: list[Entry] = []
         self.numbers = count(1)
         self.stale = 0
+        self.sweep_at = SWEEP_AT
 
     def __len__(self) -> int:
-        return len(self.heap)
+        return len(self.heap) + len(self.old)
+
+    def entries(self) -> list[Entry]:
+        """All of them, stale ones too, in no order. O(n)."""
+        return self.old + self.heap
 
     def push(self, due_ms: int, kind: int, subject: Subject) -> None:
         """Has the subject judged at that moment."""
         heappush(self.heap, (due_ms, next(self.numbers), kind, subject))
 
     def drop(self, entries: int = 1) -> None:
-        """Says that so many entries no longer matter."""
-        self.stale += entries
-        if self.stale > SWEEP_AT:
+        """Says that so many entries no longer matter. O(1), up to 512 entries apart."""
+        self.stale = stale = self.stale + entries
+        if stale > self.sweep_at:
             self.sweep()
 
     def sweep(self) -> None:
-        """Takes the stale entries out, if they are half of the heap."""
-        if self.stale * 2 > len(self.heap):
-            # nearly all are leases of runs that have ended: no call for these
-            self.heap = [
-                entry
-                for entry in self.heap
-                if (entry[2] or entry[3].record.delivery is entry[3])  # type: ignore[union-attr]
-                and not is_stale(entry)
-            ]
-            heapify(self.heap)
-            self.stale = 0
+        """Takes stale entries out, a bite of them at a time, if they are half of the heap."""
+        if not self.old:
+            if self.stale * 2 <= len(self.heap):
+                # it has grown since it was swept
+                self._rest()
+                return
+            self.begin_sweep()
+        self.sweep_some(BITE if len(self.old) > AT_ONCE else AT_ONCE)
 
-    def sweep_some(self, at: int, limit: int) -> tuple[int, int]:
-        """`sweep` in bites: takes out what is stale among up to `limit` entries, from position `at`
-        of the heap downwards; returns how many, and the next position (below 0 at the end).
-        O(limit log n)."""
-        heap, gone = self.heap, 0
-        at = min(at, len(heap) - 1)
-        end = max(-1, at - limit)
-        while at > end:
-            # again, as another one has come to stand here
-            while at < len(heap) and is_stale(heap[at]):
-                _take_out(heap, at)
-                gone += 1
-            at -= 1
-        self.stale = max(0, self.stale - gone)
-        if at < 0 and not gone:
-            # the count is a guess where an entry has been dropped twice
-            self.stale = min(self.stale, SWEEP_AT)
-        return gone, at
+    def begin_sweep(self) -> None:
+        """Everything is to be looked at. Not while a sweep is under way."""
+        self.stale = 0
+        self.old, self.heap = self.heap, []
+
+    def sweep_some(self, limit: int) -> int:
+        """Goes on with the sweep by up to so many entries; returns how many were stale."""
+        old = self.old
+        bite = old[-limit:]
+        # nearly all are leases of runs that have ended: no call for these
+        kept = [
+            entry
+            for entry in bite
+            if (entry[2] or entry[3].record.delivery is entry[3])  # type: ignore[union-attr]
+            and not is_stale(entry)
+        ]
+        if self.heap:
+            for entry in kept:
+                heappush(self.heap, entry)
+        else:
+            heapify(kept)
+            self.heap = kept
+        # an exception before this line leaves some of them twice, which is no harm
+        del old[-limit:]
+        self._rest()
+        return len(bite) - len(kept)
+
+    def first(self) -> Entry | None:
+        """The earliest that still matters; takes stale ones before it out. With more than 512 of
+        these it is one of them."""
+        for _ in range(AT_ONCE):
+            heap = self._first()
+            if not heap or not is_stale(heap[0]):
+                break
+            heappop(heap)
+            self._passed_over()
+        heap = self._first()
+        return heap[0] if heap else None
 
     def next_ms(self) -> int | None:
-        """When the earliest that still matters is due; sweeps stale heads."""
-        heap = self.heap
-        while heap and is_stale(heap[0]):
-            heappop(heap)
-            self.stale = max(0, self.stale - 1)
-        return heap[0][0] if heap else None
+        """When `first` is due."""
+        first = self.first()
+        return None if first is None else first[0]
 
-    def pop_due(self, now: int) -> Entry | None:
-        """Takes the earliest entry that still matters, if it is due."""
-        due = self.next_ms()
-        if due is None or due > now:
-            return None
-        return heappop(self.heap)
+    def take_due(self, now: int, most: int) -> tuple[list[Entry], bool]:
+        """Takes out the earliest `most` that are due and still matter, and says whether there may
+        be more. Passes over at most 512 stale ones."""
+        due: list[Entry] = []
+        for _ in range(AT_ONCE):
+            heap = self._first()
+            if not heap or heap[0][0] > now:
+                break
+            if len(due) >= most:
+                return due, True
+            entry = heappop(heap)
+            if is_stale(entry):
+                self._passed_over()
+            else:
+                due.append(entry)
+        else:
+            return due, True
+        if not self.old:
+            # there are fewer of them, of which half are fewer
+            self._rest()
+        return due, False
+
+    def _first(self) -> list[Entry]:
+        """Which of the two has the earliest; an empty one if there is none."""
+        heap, old = self.heap, self.old
+        return old if old and (not heap or old[0] < heap[0]) else heap
+
+    def _passed_over(self) -> None:
+        self.stale = max(0, self.stale - 1)
+
+    def _rest(self) -> None:
+        """From how many stale ones on the next `drop` has something to do."""
+        size = len(self.heap)
+        self.sweep_at = self.stale + EVERY if self.old else max(SWEEP_AT, size // 2)
 
     def check(self) -> None:
         """Asserts its invariants."""
-        heap = self.heap
-        assert all(heap[(i - 1) >> 1][:2] <= e[:2] for i, e in enumerate(heap) if i), "heap order"
+        for heap in (self.heap, self.old):
+            assert all(heap[(i - 1) >> 1][:2] <= e[:2] for i, e in enumerate(heap) if i), "order"
 
 
 def is_stale(entry: Entry) -> bool:
@@ -115,26 +171,3 @@ def is_stale(entry: Entry) -> bool:
     if subject.state != FAILED or letter is None:
         return True
     return due_ms != (letter.expires_ms if kind == DEAD_EXPIRY else letter.next_retry_ms)
-
-
-def _take_out(heap: list[Entry], at: int) -> None:
-    """Takes the entry at that position out; the rest is a heap again. O(log n)."""
-    last = heap.pop()
-    if at == len(heap):
-        return
-    while at:
-        parent = (at - 1) >> 1
-        if heap[parent] < last:
-            break
-        heap[at] = heap[parent]
-        at = parent
-    end = len(heap)
-    child = 2 * at + 1
-    while child < end:
-        if child + 1 < end and heap[child + 1] < heap[child]:
-            child += 1
-        if last < heap[child]:
-            break
-        heap[at] = heap[child]
-        at, child = child, 2 * child + 1
-    heap[at] = last

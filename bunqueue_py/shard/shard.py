@@ -123,13 +123,18 @@ class FinishedHeads:
 
     A lazy heap of (moment, number, queue): every queue with completed jobs has an entry that is no
     later than its oldest. O(log n) a change, and none of the queues is visited to find the first.
+    `old` is the heap that was, while a new one is made, queue by queue.
     """
 
-    __slots__ = ("heap", "numbers")
+    __slots__ = ("heap", "numbers", "old")
 
     def __init__(self) -> None:
         self.heap: list[tuple[int, int, QueueState]] = []
+        self.old: list[tuple[int, int, QueueState]] = []
         self.numbers = count(1)
+
+    def __len__(self) -> int:
+        return len(self.heap) + len(self.old)
 
     def push(self, queue: QueueState) -> None:
         """Notes the queue's oldest completed job, if it has one."""
@@ -139,20 +144,35 @@ class FinishedHeads:
 
     def pop(self) -> QueueState | None:
         """Takes out the queue with the oldest completed job; `push` it back if some stay."""
-        heap = self.heap
-        while heap:
+        while heap := self._first():
             noted, _, queue = heappop(heap)
             oldest = queue.completed.oldest()
             if oldest is None:
                 continue
             if oldest.entered_ms <= noted:
                 return queue
-            heappush(heap, (oldest.entered_ms, next(self.numbers), queue))
+            heappush(self.heap, (oldest.entered_ms, next(self.numbers), queue))
         return None
 
     def next_ms(self) -> int | None:
         """A moment no later than that of the oldest completed job; `None` if there is none."""
-        return self.heap[0][0] if self.heap else None
+        heap = self._first()
+        return heap[0][0] if heap else None
+
+    def begin_anew(self) -> None:
+        """A new heap is made: `push` every queue, then `end_anew`. One that was broken off goes
+        on."""
+        if not self.old:
+            self.old, self.heap = self.heap, []
+
+    def end_anew(self) -> list[tuple[int, int, QueueState]]:
+        """Every queue has been pushed; returns the heap that was, for the caller to let go."""
+        before, self.old = self.old, []
+        return before
+
+    def _first(self) -> list[tuple[int, int, QueueState]]:
+        heap, old = self.heap, self.old
+        return old if old and (not heap or old[0] < heap[0]) else heap
 
 
 class Watcher:

@@ -18,6 +18,7 @@ TICK_MS = 1_000
 FACTOR = 0.3
 _MINUTES = 60
 _PACKED = struct.Struct("<120I")
+_MOST = 0xFFFFFFFF
 COMPLETED, FAILED = 0, 1
 """Which count of a minute that is."""
 
@@ -144,7 +145,7 @@ def _points(kind: int, hour: int, minutes: list[int]) -> list[tuple[int, int]]:
 
 def packed(minutes: list[int]) -> str:
     """The counts of an hour as a short text; a few hundred hours of many queues are kept."""
-    bounded = (min(n, 0xFFFFFFFF) for n in minutes)
+    bounded = minutes if max(minutes) <= _MOST else [min(n, _MOST) for n in minutes]
     return binascii.b2a_base64(zlib.compress(_PACKED.pack(*bounded), 1), newline=False).decode()
 
 

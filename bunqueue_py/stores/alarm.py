@@ -40,8 +40,10 @@ class Alarm:
         """Moves the moment to `due_ms` if that is earlier, and wakes the sleeper."""
         with self._lock:
             if due_ms < self.due_ms:
-                self.due_ms = due_ms
+                # in this order: an exception between must not leave it moved and nobody woken.
+                # The sleeper looks at it only after this lock is free
                 self._ring()
+                self.due_ms = due_ms
 
     def ring(self) -> None:
         """Wakes the sleeper whatever the moment."""
@@ -65,5 +67,7 @@ class Alarm:
 
     def _ring(self) -> None:
         if not self._rung:
+            # in this order, for the same reason; it may leave the bell free and unmarked
+            if self._bell.locked():
+                self._bell.release()
             self._rung = True
-            self._bell.release()

@@ -33,7 +33,7 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self._lock = make_lock("subscriptions", LEAF)
-        self._entries: tuple[Entry, ...] = ()
+        self.entries: tuple[Entry, ...] = ()
         #: what is told of an event; only of the first since `quiet` was set
         self._watch: Callable[[int], None] | None = None
         self.quiet = False
@@ -53,12 +53,12 @@ class Subscriptions:
         with self._lock:
             if self._closed:
                 return None
-            self._set((*self._entries, entry))
+            self._set((*self.entries, entry))
 
         def remove() -> None:
             with self._lock:
-                left = tuple(e for e in self._entries if e is not entry)
-                if len(left) == len(self._entries):
+                left = tuple(e for e in self.entries if e is not entry)
+                if len(left) == len(self.entries):
                     return
                 buffer = mailbox.buffer
                 if buffer is not None and all(e[2].buffer is not buffer for e in left):
@@ -76,7 +76,7 @@ class Subscriptions:
             for kind in EVENT_TYPES if entry[1] is None else entry[1]:
                 by_kind.setdefault(kind, []).append(entry)
         heard = {kind: self._route(found) for kind, found in by_kind.items()}
-        self._entries = entries
+        self.entries = entries
         # each in one go: whoever publishes has looked at the one or the other
         self.heard: dict[str, Route] = heard
         self.pushed, self.active = heard.get("pushed"), heard.get("active")
@@ -95,19 +95,19 @@ class Subscriptions:
         """Has `told(moment)` called at the next event, whatever it is; `None`: no more."""
         with self._lock:
             self._watch, self.quiet = told, told is not None
-            self._set(self._entries)
+            self._set(self.entries)
 
     def hush(self) -> None:
         """The next event is one for the watch again, if there is one."""
         with self._lock:
             self.quiet = self._watch is not None
-            self._set(self._entries)
+            self._set(self.entries)
 
     def stir(self, at_ms: int) -> None:
         """Something happens, and it was quiet. Called under the shard's lock."""
         with self._lock:
             told, self.quiet = self._watch if self.quiet else None, False
-            self._set(self._entries)
+            self._set(self.entries)
         if told is not None:
             told(at_ms)
 
@@ -146,4 +146,4 @@ class Subscriptions:
 
     def mailboxes(self) -> list[Inbox]:
         """All of them, in the order of subscription."""
-        return [mailbox for _, _, mailbox in self._entries]
+        return [mailbox for _, _, mailbox in self.entries]

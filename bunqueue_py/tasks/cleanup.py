@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from ..ops import tidy
@@ -10,6 +10,7 @@ from ..ops.archive import is_kept
 from ..ops.retention import trim
 from ..shard.shard import Shard
 from ..state import State
+from .give_way import press_on
 from .scheduler import Report
 
 COMPLETIONS = 256
@@ -26,8 +27,9 @@ class Cleanup:
     after deadlines were judged; a manager in which nothing has happened does not wake for it.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, give_way: Callable[[], None] = press_on) -> None:
         self._state = state
+        self._give_way = give_way
         self._share = state.config.stale_share
         self._round: Iterator[int] | None = None
         self._completions = [0] * len(state.shards.shards)
@@ -50,7 +52,10 @@ class Cleanup:
             self._next_ms = None
             self._round = self._steps()
         try:
-            bites = list(islice(self._round, BITES))
+            bites = []
+            for done in islice(self._round, BITES):
+                bites.append(done)
+                self._give_way()
         except BaseException:
             # what broke off is begun anew
             self._round = None
@@ -66,20 +71,31 @@ class Cleanup:
         for shard in state.shards.shards:
             self._completions[shard.index] = shard.completions
             yield from self._sweep(shard)
-            yield int(tidy.tidy_heads(state, shard))
+            yield from self._tidy_heads(shard)
             yield from self._tidy_queues(shard)
             shard.call_after()
-        trim(state)
+        trim(state, self._give_way)
         yield from self._drop_strays()
         yield from self._let_queues_go()
 
     def _sweep(self, shard: Shard) -> Iterator[int]:
         if not tidy.has_much_stale(shard, self._share):
             return
-        at = len(shard.deadlines.heap)
-        while at >= 0:
-            gone, at = tidy.sweep_deadlines(self._state, shard, at)
+        gone, left = tidy.sweep_deadlines(self._state, shard, begin=True)
+        yield gone
+        while left:
+            gone, left = tidy.sweep_deadlines(self._state, shard, begin=False)
             yield gone
+
+    def _tidy_heads(self, shard: Shard) -> Iterator[int]:
+        if not tidy.has_stale_heads(shard):
+            return
+        names, begin = iter(list(shard.queues)), True
+        while bite := list(islice(names, tidy.KEYS_BITE)):
+            tidy.push_heads(self._state, shard, bite, begin=begin)
+            begin = False
+            yield 0
+        yield tidy.end_heads(self._state, shard)
 
     def _tidy_queues(self, shard: Shard) -> Iterator[int]:
         names = iter(list(shard.queues))

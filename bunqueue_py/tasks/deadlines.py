@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from ..ops.leases import BITE, judge_due
+from collections.abc import Callable
+
+from ..ops.leases import judge_due
 from ..ops.stalls import Freeze, forgive
 from ..state import State
+from .give_way import press_on
 from .scheduler import Report
 from .stalls import LatePasses
 
@@ -13,15 +16,21 @@ MAX_BITES = 16
 
 def next_due(state: State) -> int | None:
     """The first moment at which there is something to judge."""
-    moments = []
+    earliest = None
     for shard in state.shards.shards:
         with shard.lock:
-            moments.append(shard.deadlines.next_ms())
-    return min((m for m in moments if m is not None), default=None)
+            due = shard.deadlines.next_ms()
+        if due is not None and (earliest is None or due < earliest):
+            earliest = due
+    return earliest
 
 
 def tick(
-    state: State, late_ms: int = 0, late: LatePasses | None = None, beat_ms: int = 0
+    state: State,
+    late_ms: int = 0,
+    late: LatePasses | None = None,
+    beat_ms: int = 0,
+    give_way: Callable[[], None] = press_on,
 ) -> Report:
     """Judges what is due in every shard, at most 16 bites of 64 each. A pass that `late` finds to
     come too long after it was due only gives active jobs that much more time, and leaves the
@@ -36,15 +45,16 @@ def tick(
     if late is not None:
         now = state.now()
         if late.forgives(late_ms, now):
-            return Report(forgive(state, late_ms), state.now())
+            return Report(forgive(state, late_ms, give_way), state.now())
         freezes = late.freezes(late_ms, beat_ms, now)
     done, again = 0, False
     for shard in state.shards.shards:
         for _ in range(MAX_BITES):
-            looked = judge_due(state, shard, freezes)
+            looked, more = judge_due(state, shard, freezes)
             done += looked
-            if looked < BITE:
+            if not more:
                 break
+            give_way()
         else:
             again = True
     if again:

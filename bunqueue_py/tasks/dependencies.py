@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..ops.flow import drain
-from ..ops.outcomes import FALLBACK_MS
 from ..state import State
 from .scheduler import Report
 
@@ -13,15 +12,16 @@ def next_due(state: State) -> int | None:
     if not state.dependencies.pending:
         return None
     now = state.now()
-    return now + max(1, FALLBACK_MS - state.dependencies.stuck_for(now))
+    return now + max(1, state.periods.dependency_fallback - state.dependencies.stuck_for(now))
 
 
 def tick(state: State) -> Report:
-    """Drains, unless somebody is at it; if that has been at one and the same effect for half a
-    minute, it was broken off. It is due again for as long as something is left."""
+    """Drains, unless somebody is at it; if that has been at one and the same effect for
+    `dependency_fallback`, it was broken off. It is due again for as long as something is left."""
     if not state.dependencies.pending:
         return Report(0, None)
-    stuck = state.dependencies.stuck_for(state.now()) >= FALLBACK_MS
+    fallback = state.periods.dependency_fallback
+    stuck = state.dependencies.stuck_for(state.now()) >= fallback
     done = drain(state, force=stuck)
     left = bool(state.dependencies.pending)
-    return Report(done, state.now() + FALLBACK_MS if left else None)
+    return Report(done, state.now() + fallback if left else None)

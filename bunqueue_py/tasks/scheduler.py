@@ -14,6 +14,7 @@ from ..registry.task_errors import TaskErrors
 from ..stores.alarm import NEVER, Alarm
 from ..stores.duty import Duty
 from ..sync import LEAF, make_lock, spawn
+from .give_way import GiveWay, press_on
 
 _log = logging.getLogger("bunqueue_py.tasks")
 
@@ -98,7 +99,7 @@ class Task:
     def look_ahead(self, clock: Clock) -> int | None:
         """When it is next due, where nothing is due now and it has no duty, which tells that.
         `peek` does so without a pass."""
-        if self._peek is None or clock.timeline_ms() < self._not_before:
+        if self._peek is None or (self._not_before and clock.timeline_ms() < self._not_before):
             return self.run(clock).next_due
         return self._peek()
 
@@ -149,9 +150,15 @@ class TaskLoop:
         self._lock = make_lock(f"loop {name}", LEAF)
         self._tasks: tuple[Task, ...] = ()
         self._thread: threading.Thread | None = None
+        #: the thread that serves it, as that says itself: there is no second one, whatever lands
+        #: between its start and the note of it
+        self._runner: threading.Thread | None = None
         self._stopping = False
         self._owed_ms: int | None = None
         self._threaded = threaded
+        self._resting = GiveWay(clock, lambda: self._stopping) if threaded else None
+        #: called by tasks between two bites, with no lock held
+        self.give_way: Callable[[], None] = self._resting or press_on
         #: hears how late each pass begins, on the loop's own thread, with no lock held
         self.on_pass: Callable[[int], None] | None = None
         #: How long after its moment the pass under way began; 0 where the caller steps.
@@ -191,24 +198,29 @@ class TaskLoop:
 
     def run_pass(self) -> int:
         """One pass over all tasks; sets the alarm to the earliest next due moment."""
+        clock, late_ms = self._clock, self.late_ms
         self._alarm.clear()
-        done = 0
-        now = self._clock.timeline_ms()
-        for task in self._tasks:
-            duty = task.duty
-            if duty is not None and duty.due_ms > now:
-                if duty.due_ms < NEVER:
-                    self._alarm.set(duty.due_ms)
-                continue
-            try:
-                report = task.run(self._clock, self.late_ms, sturdy=self._threaded)
-            except BaseException:
-                # Ctrl-C, where the caller steps: what has not had its turn is due at the next step
-                self._alarm.set(self._clock.timeline_ms())
-                raise
-            done += report.done
-            if report.next_due is not None:
-                self._alarm.set(report.next_due)
+        if self._resting is not None:
+            self._resting.begin()
+        done, earliest, now = 0, NEVER, clock.timeline_ms()
+        try:
+            for task in self._tasks:
+                duty = task.duty
+                if duty is not None and duty.due_ms > now:
+                    if duty.due_ms < earliest:
+                        earliest = duty.due_ms
+                    continue
+                report = task.run(clock, late_ms, sturdy=self._threaded)
+                done += report.done
+                due = report.next_due
+                if due is not None and due < earliest:
+                    earliest = due
+        except BaseException:
+            # Ctrl-C, where the caller steps: what has not had its turn is due at the next step
+            self._alarm.set(clock.timeline_ms())
+            raise
+        if earliest < NEVER:
+            self._alarm.set(earliest)
         return done
 
     def look_ahead(self) -> None:
@@ -221,7 +233,8 @@ class TaskLoop:
             due = task.look_ahead(self._clock) if duty is None else duty.due_ms
             if due is not None and due < earliest:
                 earliest = due
-        self._alarm.set(earliest)
+        if earliest < NEVER:
+            self._alarm.set(earliest)
 
     def stop(self, timeout: float | None = None) -> bool:
         """Ends the thread; says whether it ended in time. Safe before start and twice, and from
@@ -229,7 +242,7 @@ class TaskLoop:
         with self._lock:
             self._stopping = True
         self._alarm.ring()
-        thread = self._thread
+        thread = self._runner or self._thread
         if thread is None or thread is threading.current_thread():
             return True
         thread.join(timeout)
@@ -256,6 +269,10 @@ class TaskLoop:
         return max(0, now - (self._alarm.due_ms if owed is None else owed))
 
     def _run(self) -> None:
+        with self._lock:
+            if self._runner is not None:
+                return
+            self._runner = threading.current_thread()
         while not self._stopping:
             self.turn()
             if not self._stopping:

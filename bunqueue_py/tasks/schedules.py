@@ -24,14 +24,11 @@ def tick(
     """Has the jobs come in whose firing is on disk, and up to 256 schedulers fire whose time has
     come. Never waits for the disk where a thread writes; otherwise it writes."""
     schedules, storage = state.schedules, state.storage
-    if not len(schedules) and not schedules.staged:
+    if not schedules.of_queue and not schedules.staged:
         return Report(0, None)
     now, wall = state.now(), state.wall()
     if late_ms or wall - now != schedules.offset_ms:
         look_around(state, late_ms)
-    due = schedules.next_ms(now, wall)
-    if not schedules.staged and (due is None or due > now):
-        return Report(0, due, schedules.late_ms)
     done = publish(state) if schedules.staged else 0
     fired = fire_due(state, has_worker, BITE)
     if schedules.staged:

@@ -244,15 +244,15 @@ class Harness:
     def events(self) -> list[JobEvent]:
         """Every event so far, in order, over crashes."""
         loads = self._stage.state.loads
-        raw = self._stage.raw
-        self._events += [JobEvent(raw[i], loads) for i in range(len(self._events), len(raw))]
+        history = self._stage.history
+        self._events += [JobEvent(raw, loads) for raw in history.since(len(self._events))]
         return list(self._events)
 
     def timeline(self, job: Job | str) -> Timeline:
         """Every event of that job; `print` it to read it."""
         job_id = _id_of(job)
         loads = self._stage.state.loads
-        return Timeline(JobEvent(raw, loads) for raw in self._stage.raw if raw[2] == job_id)
+        return Timeline(JobEvent(raw, loads) for raw in self._stage.history if raw[2] == job_id)
 
     def added(self, queue: Queue | str, name: str | None = None, data: Any = None) -> list[Job]:
         """The jobs that were added to that queue during this test, whatever has become of them:
@@ -262,7 +262,7 @@ class Harness:
         if name is not None:
             checked_name(name, "name")
         stage = self._stage
-        ids = stage.added_ids.get(queue_name, ())
+        ids = stage.history.added(queue_name)
         # one that a scheduler added and that is gone, without a run, left nothing to show
         every = [job for job in map(self._known, ids) if job is not None]
         found = [
@@ -310,7 +310,7 @@ class Harness:
         job = self._stage.manager.get_job(job_id)
         if job is not None:
             return str(job.state), job.failed_reason
-        for kind, _, about, _, _, carried in reversed(self._stage.raw):
+        for kind, _, about, _, _, carried in reversed(self._stage.history):
             if about != job_id or kind not in ("completed", "failed", "retried", "dlq_retried"):
                 continue
             reason = None if carried is None else carried.get("reason")
@@ -325,10 +325,10 @@ class Harness:
 
     def _reported(self, run: Callable[[], object]) -> RunReport:
         stage = self._stage
-        runs, first = stage.runs, len(stage.raw)
+        runs, first = stage.runs, len(stage.history)
         run()
         ended: dict[str, list[Job]] = {"completed": [], "failed": []}
-        for kind, _, job_id, _, _, carried in stage.raw[first:]:
+        for kind, _, job_id, _, _, carried in stage.history.since(first):
             final = kind == "completed" or (kind == "failed" and carried and carried["terminal"])
             if final and job_id is not None:
                 ended[kind].append(self._latest(job_id))

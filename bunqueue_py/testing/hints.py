@@ -3,6 +3,7 @@ which call is missing."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +122,7 @@ def _due_ms(stage: Stage, job: Job) -> int:
     return job._run_at_ms
 
 
-def _staff(crews: list[SteppedCrew]) -> str:
+def _staff(crews: Sequence[SteppedCrew]) -> str:
     if not crews:
         return "no worker"
     taken = sum(len(crew.stuck) for crew in crews)
@@ -290,7 +291,7 @@ def _until_due(stage: Stage, job: Job) -> str:
     return call(_due_ms(stage, job) - stage.clock.timeline_ms())
 
 
-def _out_of_active(stage: Stage, job: Job, crews: list[SteppedCrew]) -> str:
+def _out_of_active(stage: Stage, job: Job, crews: Sequence[SteppedCrew]) -> str:
     record = stage.state.index.get(job.id)
     delivery = None if record is None else record.delivery
     if not any(held == job for crew in crews for held in crew.stuck):

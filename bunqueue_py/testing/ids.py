@@ -20,9 +20,9 @@ class SeededIds:
         tokens = count(1)
 
         def job_id() -> str:
-            tail = dice.getrandbits(60)
-            text = f"{next(numbers):012x}7{tail >> 48:03x}a{tail & (1 << 48) - 1:015x}"
-            return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:32]}"
+            tail, n = dice.getrandbits(60), next(numbers)
+            head = f"{n >> 16:08x}-{n & 0xFFFF:04x}-7{tail >> 48:03x}"
+            return f"{head}-a000-{tail & 0xFFFFFFFFFFFF:012x}"
 
         def token() -> str:
             return f"t{seed}-{next(tokens)}"

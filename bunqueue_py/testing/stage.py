@@ -10,7 +10,6 @@ from ..client.job import Job
 from ..client.protocol import Closable
 from ..client.worker import Worker
 from ..errors import BunqueueError, JobFailedError, StorageLockedError
-from ..model.events import RawEvent
 from ..model.failure import describe
 from ..model.job import Delivery
 from ..shard.deadlines import LEASE, STALL, TIMEOUT, TTL, Entry, is_stale
@@ -18,6 +17,7 @@ from ..shard.queue_state import QueueState
 from ..state import State
 from ..stores.alarm import NEVER
 from . import hints
+from .history import History, Jobs
 from .ids import SeededIds
 from .stepped_manager import SteppedManager
 from .stepping import CannotEnd, StageClock, SteppedCrew
@@ -38,13 +38,13 @@ class Stage:
     def __init__(self, storage: Any, clock: StageClock, ids: SeededIds, *, immediate: bool) -> None:
         self.clock = clock
         self.immediate = immediate
-        #: every event so far; `fatal`: the ids of those jobs that failed for good
-        self.raw: list[RawEvent] = []
-        self.fatal: list[str] = []
-        self.jobs: dict[str, Job] = {}
-        self.added_ids: dict[str, dict[str, None]] = {}
+        #: every event so far
+        self.history = History()
+        #: every job, as it was when it was added, or when it ran last
+        self.jobs = Jobs(lambda: self.manager)
         self.errors: dict[str, BaseException] = {}
         self.workers: list[Worker] = []
+        self._crews: tuple[SteppedCrew, ...] = ()
         self.cast: list[tuple[Worker, str, Any, dict[str, Any]]] = []
         self.runs = 0
         self.depth = 0
@@ -78,27 +78,18 @@ class Stage:
 
     # -- told by the engine and the workers --------------------------------------------------
 
-    def record(self, event: RawEvent) -> None:
-        """An event happened; under a shard's lock."""
-        self.raw.append(event)
-        if event[0] == "pushed":
-            # those of schedulers too, which nobody adds by a call
-            assert event[2] is not None
-            self.added_ids.setdefault(event[1], {})[event[2]] = None
-        if event[0] == "failed" and event[5] is not None and event[5]["terminal"]:
-            assert event[2] is not None
-            self.fatal.append(event[2])
-
     def joined(self, worker: Closable) -> None:
         """A worker starts."""
         assert isinstance(worker, Worker)
         self.workers.append(worker)
+        self._crews = (*self._crews, _crew(worker))
 
     def left(self, worker: Closable) -> None:
         """A worker has ended; its listeners hear the rest."""
         assert isinstance(worker, Worker)
         if worker in self.workers:
             self.workers.remove(worker)
+            self._crews = tuple(map(_crew, self.workers))
         if worker._listeners.mailbox is not None:
             worker._listeners.mailbox.drain()
 
@@ -106,8 +97,7 @@ class Stage:
         """Jobs were added, or found to be there."""
         for job in jobs:
             if not job.duplicate:
-                self.jobs[job.id] = job
-                self.added_ids.setdefault(job.queue, {})[job.id] = None
+                self.jobs.put(job)
         if self.immediate and not self._settling:
             self.settle(RUNAWAY)
 
@@ -115,7 +105,7 @@ class Stage:
         """A handler is about to be called."""
         self.runs += 1
         self.depth += 1
-        self.jobs[job.id] = job
+        self.jobs.put(job)
 
     def ended(self) -> None:
         """A handler was left."""
@@ -141,14 +131,15 @@ class Stage:
 
     # -- what happens now --------------------------------------------------------------------
 
-    def crews(self) -> list[SteppedCrew]:
+    def crews(self) -> tuple[SteppedCrew, ...]:
         """The crews of the workers that take jobs, in the order in which those started."""
-        return [_crew(worker) for worker in self.workers]
+        return self._crews
 
     def duties(self) -> bool:
         """What background threads would do now: heartbeats, deadlines, listeners. Says whether
         there was anything."""
-        manager, state, now = self.manager, self.state, self.clock.timeline_ms()
+        manager, now = self.manager, self.clock.timeline_ms()
+        state = manager._state
         did = False
         if state.schedules.moved(now, self.clock.wall_ms()):
             state.alarm.set(now)
@@ -159,10 +150,11 @@ class Stage:
         if state.alarm.due_ms <= now:
             self.sweep()
             did = True
-        heard = manager.events.drain() if len(state.events.mailboxes()) > 1 else 0
+        heard = manager.events.drain() if len(state.events.entries) > 1 else 0
         for worker in tuple(self.workers):
-            if worker._listeners.mailbox is not None:
-                heard += worker._listeners.mailbox.drain()
+            mailbox = worker._listeners.mailbox
+            if mailbox is not None:
+                heard += mailbox.drain()
         return did or heard > 0
 
     def sweep(self) -> None:
@@ -175,42 +167,49 @@ class Stage:
         """Runs what is ready until nothing is, while time stands still; returns how many runs.
         Raises if those are more than `most`, or, if so asked, what a job failed for good with."""
         outer, self._settling = self._settling, True
-        began, seen = self.runs, len(self.fatal)
+        began, clock, history = self.runs, self.clock, self.history
+        seen = [len(history)] if raise_errors else None
         try:
             busy = True
-            did = self._look(raise_errors, seen)
+            did = self._look(seen)
             while busy:
                 busy = False
                 for crew in self.crews():
-                    now, wall = self.clock.timeline_ms(), self.clock.wall_ms()
-                    if not crew.may_run(now, wall):
+                    if not crew.may_run(clock.timeline_ms(), clock.wall_ms()):
                         continue
                     if self.runs - began >= most:
                         raise self._runaway(self.runs - began, crew.queue)
                     if crew.step():
                         busy = True
-                        did = self._look(raise_errors, seen)
+                        did = self._look(seen)
                 if not busy and did:
                     # what a listener or a sweep has done is looked at too
-                    busy = did = self._look(raise_errors, seen)
+                    busy = did = self._look(seen)
         finally:
             self._settling = outer
+            history.pack()
         return self.runs - began
 
-    def _look(self, raise_errors: bool, seen: int) -> bool:
+    def _look(self, seen: list[int] | None) -> bool:
+        """`duties`; raises what is meant for whoever runs the test, and, unless `seen` is `None`,
+        what the first job failed for good with since that many events."""
         did = self.duties()
         if self._interrupt is not None:
             error, self._interrupt = self._interrupt, None
             raise error
-        if raise_errors and len(self.fatal) > seen:
-            raise self.cause(self.fatal[seen])
+        if seen is not None:
+            for kind, _, job_id, _, _, carried in self.history.since(seen[0]):
+                seen[0] += 1
+                if kind == "failed" and carried is not None and carried["terminal"]:
+                    assert job_id is not None
+                    raise self.cause(job_id)
         return did
 
     def cause(self, job_id: str) -> BaseException:
         """What a job that failed for good failed with: its handler's own exception, if it did."""
         job = self.manager.get_job(job_id)
         error = self.errors.get(job_id)
-        carried = next(e[5] for e in reversed(self.raw) if e[2] == job_id and e[0] == "failed")
+        carried = next(e[5] for e in reversed(self.history) if e[2] == job_id and e[0] == "failed")
         assert carried is not None
         text = str(carried["error"])
         if error is None or describe(error)[0] != text:
@@ -241,12 +240,17 @@ class Stage:
     def next_stop(self) -> int | None:
         """The next moment after now at which something happens by itself."""
         now, wall = self.clock.timeline_ms(), self.clock.wall_ms()
-        due = NEVER
+        due, busy = NEVER, False
         for crew in self.crews():
             moment = crew.next_ms(now, wall)
             if moment is not None and moment < due:
                 due = moment
-        state, manager = self.state, self.manager
+            busy = busy or crew.is_busy
+        manager = self.manager
+        state = manager._state
+        if not busy:
+            # with empty hands there is nothing to keep alive
+            state.beat.clear()
         for alarm, loop in ((state.alarm, manager._loop), (state.beat, manager._beat)):
             if alarm.due_ms < due:
                 # it may stand for what has ended since: a look tells
@@ -295,12 +299,11 @@ class Stage:
         best = min((m for m in (crew.next_ms(now, wall) for crew in crews) if m), default=NEVER)
         for shard in self.state.shards.shards:
             with shard.lock:
-                first = shard.deadlines.next_ms()
-                heap = shard.deadlines.heap
-                if first is None or first >= best:
+                head = shard.deadlines.first()
+                if head is None or head[0] >= best:
                     continue
-                if not _matters(heap[0], held):
-                    first = min((e[0] for e in heap if _matters(e, held)), default=NEVER)
+                entries = [head] if _matters(head, held) else shard.deadlines.entries()
+                first = min((e[0] for e in entries if _matters(e, held)), default=NEVER)
                 best = min(best, first)
         return None if best >= NEVER else max(best, now + 1)
 
@@ -353,6 +356,7 @@ class Stage:
             worker._stopping = True
             worker._ended.set()
         self.workers.clear()
+        self._crews = ()
         if self.manager.kept is None:
             self.crashed_in_memory_at = self.clock.timeline_ms()
         self.manager.crash()

@@ -52,7 +52,7 @@ class SteppedManager(QueueManager):
         if isinstance(self.kept, SqliteStorage):
             self.kept._trust_the_system()
         self._backend = SteppedBackend(self._state, self._beat, self._stage)
-        self._state.events.add(Recorder(self._stage.record), None, None)
+        self._state.events.add(Recorder(self._stage.history.append), None, None)
 
     @property
     def kept(self) -> Storage | None:

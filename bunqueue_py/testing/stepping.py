@@ -131,25 +131,35 @@ class SteppedCrew(Crew):
         """Whether the caller is inside one of the handlers."""
         return self.running > 0
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has anything in hand."""
+        return any(slot.current is not None or slot.queued or slot.held for slot in self.slots)
+
     def may_run(self, now: int, wall: int) -> bool:
         """Whether a step would find a job, as far as that can be told without taking it."""
-        queue = self._queue_state()
+        queue = self._backend.queues.get(self._queue)
         if queue is None or queue.paused or self.is_paused or self.stopping or not self._free():
             return False
         if self._window is not None and self._window.room(now) <= 0:
             return False
         with queue.lock:
+            ready = queue.ready_count
+            if not ready and not _is_timed(queue):
+                return False
             if queue.room(now) <= 0:
                 return False
-            if queue.ready_count:
+            if ready:
                 return True
             due = queue.next_due(now, wall)
             return due is not None and due <= now
 
     def next_ms(self, now: int, wall: int) -> int | None:
         """The next moment after now at which time alone may give it something to do."""
-        queue = self._queue_state()
+        queue = self._backend.queues.get(self._queue)
         if queue is None or queue.paused or self.is_paused or self.stopping:
+            return None
+        if self._window is None and not _is_timed(queue):
             return None
         with queue.lock:
             due = queue.next_due(now, wall)
@@ -170,9 +180,8 @@ class SteppedCrew(Crew):
         window, now = self._window, self._backend.clock.timeline_ms()
         if window is not None and window.room(now) <= 0:
             return False
-        before = self.stage.runs
+        before, seen = self.stage.runs, -1
         while True:
-            seen = self._ready()
             try:
                 self._round(slot)
             except NeverEnds:
@@ -181,9 +190,12 @@ class SteppedCrew(Crew):
                 slot.current = None
                 self._pass_turn(slot)
                 raise
-            if self.stage.runs > before or self._ready() <= seen:
+            if self.stage.runs > before:
                 break
-            # so many are due that they become ready by and by
+            # so many may be due that they become ready by and by
+            last, seen = seen, self._ready()
+            if seen <= last:
+                break
         if self.stopping and not self.running:
             self._ended()
         return self.stage.runs > before
@@ -195,15 +207,15 @@ class SteppedCrew(Crew):
             slot.queued.clear()
             slot.held.clear()
 
-    def _queue_state(self) -> QueueState | None:
-        return self._backend.queue_state(self._queue)
-
     def _ready(self) -> int:
-        queue = self._queue_state()
+        queue = self._backend.queues.get(self._queue)
         return 0 if queue is None else queue.ready_count
 
     def _free(self) -> Slot | None:
-        return next((slot for slot in self.slots if slot.current is None), None)
+        for slot in self.slots:
+            if slot.current is None:
+                return slot
+        return None
 
     def _play(self, job: Job) -> Any:
         stage = self.stage
@@ -242,6 +254,16 @@ class SteppedCrew(Crew):
             raise NeverEnds
 
 
+def _is_timed(queue: QueueState) -> bool:
+    """Whether time alone may give the queue something to do: most have nothing of the kind."""
+    return bool(
+        queue.delayed.members
+        or queue.anchored.members
+        or queue.groups is not None
+        or queue.limits is not None
+    )
+
+
 class SteppedBackend(EngineBackend):
     """The backend of a `SteppedManager`: a claim never waits, and the stage knows the workers."""
 
@@ -252,10 +274,7 @@ class SteppedBackend(EngineBackend):
     def __init__(self, state: State, beat: TaskLoop, stage: Stage) -> None:
         super().__init__(state, beat, runs_threads=False)
         self.stage = stage
-
-    def queue_state(self, name: str) -> QueueState | None:
-        """The queue itself."""
-        return self._state.queues.get(name)
+        self.queues = state.queues
 
     def claim(
         self, queue: str, limit: int, lease_ms: int, owner: str, handle: WaitHandle

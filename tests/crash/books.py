@@ -93,6 +93,10 @@ class Ledger:
     def _release(self, op: Op) -> None:
         self.change(op["n"], state=PENDING)
 
+    def _release_owner(self, op: Op) -> None:
+        for n in op["end"]["back"]:
+            self.change(n, state=PENDING)
+
     def _remove(self, op: Op) -> None:
         self.put(op["n"], None)
 
@@ -231,6 +235,9 @@ def _outcomes(op: Op, ledger: Ledger, disk: dict[int, Entry]) -> Iterator[Op]:
     if op["op"] == "pull":
         got = [n for n in ledger.numbers(op["q"], PENDING) if _is(disk, n, ACTIVE)]
         yield {**op, "end": {"got": got[: op["max"]]}}
+    elif op["op"] == "release_owner":
+        back = [n for n in ledger.numbers(op["q"], ACTIVE) if _is(disk, n, PENDING)]
+        yield {**op, "end": {"back": back}}
     elif op["op"] == "push":
         new = {job["n"] for job in op["jobs"] if job["key"] is None and job["custom"] is None}
         known = {job["n"] for job in op["jobs"] if job["n"] in disk}

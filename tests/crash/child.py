@@ -227,10 +227,10 @@ class Actor:
 
         def call() -> tuple[Any, None]:
             if many == 1:
-                job = self.manager.pull(queue)
+                job = self.manager.pull(queue, owner=queue)
                 got = [] if job is None else [job]
             else:
-                got = self.manager.pull_batch(queue, many)
+                got = self.manager.pull_batch(queue, many, owner=queue)
             numbers = [job.data["n"] for job in got]
             self.held.update(zip(numbers, got, strict=True))
             return {"got": numbers}, None
@@ -273,6 +273,19 @@ class Actor:
                 {"op": "release", "q": queue, "n": n},
                 lambda: (None, self.manager.release(self.held.pop(n))),
             )
+
+    def release_owner(self, queue: str) -> None:
+        """A worker dies: what it holds, which is all that runs in its queue, is given back."""
+
+        def call() -> tuple[Any, None]:
+            mine = self.ledger.numbers(queue, ACTIVE)
+            released = self.manager.release_owner(queue)
+            assert released == len(mine), (released, mine)
+            for n in mine:
+                del self.held[n]
+            return {"back": mine}, None
+
+        self.do({"op": "release_owner", "q": queue}, call)
 
     def remove(self, queue: str) -> None:
         n = self.some(queue, self.rng.choice((PENDING, FAILED)))
@@ -323,6 +336,7 @@ WEIGHTS = {
     "ack": 20,
     "fail": 10,
     "release": 3,
+    "release_owner": 0.5,
     "remove": 3,
     "update": 4,
     "priority": 3,
@@ -361,7 +375,11 @@ def main(plan: dict[str, Any]) -> None:
     journal.write("ready")
     for actor in actors:
         threading.Thread(target=_run, args=(actor, journal), daemon=True).start()
-    time.sleep(plan["seconds"])
+    end = time.monotonic() + plan["seconds"]
+    while time.monotonic() < end:
+        # the clean-up is at it all the time, and loses nothing
+        manager._state.cleanup.arm(manager._state.now())
+        time.sleep(0.002)
     journal.write("kill", point="in the end")
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -195,7 +195,7 @@ class LetterMachine(RuleBasedStateMachine):
         armed = [
             (due, kind, subject.id)  # type: ignore[union-attr]
             for shard in state.shards.shards
-            for due, _, kind, subject in shard.deadlines.heap
+            for due, _, kind, subject in shard.deadlines.entries()
             if kind in (DEAD_EXPIRY, DEAD_RETRY)
         ]
         for job_id, letter in self.dead.items():
@@ -283,7 +283,7 @@ class SilenceMachine(RuleBasedStateMachine):
         armed = {
             subject.record.id  # type: ignore[union-attr]
             for shard in self.manager._state.shards.shards
-            for due, _, kind, subject in shard.deadlines.heap
+            for due, _, kind, subject in shard.deadlines.entries()
             if kind == STALL and due == subject.armed_ms  # type: ignore[union-attr]
         }
         assert not self.enabled or armed >= set(self.runs), "nobody will look at it"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections import Counter
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import settings
@@ -15,6 +16,7 @@ from bunqueue_py.model.failure import Failure
 from bunqueue_py.model.job import Delivery, JobRecord
 from bunqueue_py.model.options import Options
 from bunqueue_py.ops.query import check
+from bunqueue_py.shard import deadlines as module
 from bunqueue_py.shard.deadlines import LEASE, RETENTION, TIMEOUT, TTL, Deadlines
 from bunqueue_py.testing import VirtualClock
 from bunqueue_py.types import FailureReason
@@ -114,11 +116,11 @@ class DeadlinesMachine(RuleBasedStateMachine):
     def judge(self, limit: int) -> None:
         for _ in range(limit):
             due = [entry for entry in self.live if entry[0] <= self.now]
-            popped = self.deadlines.pop_due(self.now)
+            taken, _ = self.deadlines.take_due(self.now, 1)
             if not due:
-                assert popped is None
+                assert taken == []
                 return
-            assert popped is not None
+            popped = taken[0]
             entry = (popped[0], popped[2], popped[3])
             assert entry[0] == min(due, key=lambda known: known[0])[0]
             self.live.remove(entry)
@@ -136,6 +138,87 @@ class DeadlinesMachine(RuleBasedStateMachine):
 
 TestDeadlines = DeadlinesMachine.TestCase
 TestDeadlines.settings = settings(max_examples=6, stateful_step_count=20)
+
+
+class BitesMachine(DeadlinesMachine):
+    """The same with bites so small that most steps find a sweep under way."""
+
+    SIZES: ClassVar[dict[str, int]] = {"SWEEP_AT": 4, "AT_ONCE": 6, "BITE": 3, "EVERY": 1}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = {name: getattr(module, name) for name in self.SIZES}
+        for name, size in self.SIZES.items():
+            setattr(module, name, size)
+
+    def teardown(self) -> None:
+        for name, size in self.kept.items():
+            setattr(module, name, size)
+
+    @rule(limit=st.integers(1, 9))
+    def clean_up(self, limit: int) -> None:
+        if not self.deadlines.old:
+            self.deadlines.begin_sweep()
+        self.deadlines.sweep_some(limit)
+
+    @rule(limit=st.integers(1, 20))
+    def judge(self, limit: int) -> None:
+        for _ in range(limit):
+            due = sorted(entry[0] for entry in self.live if entry[0] <= self.now)
+            taken, more = self.deadlines.take_due(self.now, 2)
+            assert len(taken) <= 2
+            assert more or len(taken) == len(due), "it says so where something is left"
+            assert [entry[0] for entry in taken] == due[: len(taken)], "the earliest come first"
+            for popped in taken:
+                self.live.remove((popped[0], popped[2], popped[3]))
+
+    @invariant()
+    def agrees(self) -> None:
+        if not hasattr(self, "deadlines"):
+            return
+        self.deadlines.check()
+        expected = min((entry[0] for entry in self.live), default=None)
+        found = self.deadlines.next_ms()
+        if expected is None:
+            # no more than a bite of stale ones is passed over at each look
+            assert found is None or len(self.deadlines) > 0
+        else:
+            assert found is not None
+            assert found <= expected
+        left = Counter((due, kind, id(what)) for due, _, kind, what in self.deadlines.entries())
+        assert not Counter((d, kind, id(what)) for d, kind, what in self.live) - left, "one is lost"
+        assert len(self.deadlines) - len(self.live) <= 3 * max(4, self.room) + 8
+
+
+TestDeadlinesInBites = BitesMachine.TestCase
+TestDeadlinesInBites.settings = settings(max_examples=6, stateful_step_count=20)
+
+
+@pytest.mark.slow
+class TestDeadlinesInBitesAtLength(BitesMachine.TestCase):  # type: ignore[misc, name-defined]
+    settings = settings(max_examples=20 if SHORT else 300, stateful_step_count=50)
+
+
+def test_no_drop_looks_at_more_than_a_bite_however_many_are_stale() -> None:
+    deadlines, deliveries = Deadlines(), []
+    for n in range(6_000):
+        record = Subject(n, n).record
+        deliveries.append(Delivery(record, "t", None, 30_000, n + 30_000, True))
+        record.start(deliveries[-1], n)
+        deadlines.push(n + 30_000, LEASE, deliveries[-1])
+    most = sweeps = 0
+    for ended, delivery in enumerate(deliveries, 1):
+        delivery.record.complete(ended, -1)
+        before, all_of_them = len(deadlines.old), len(deadlines)
+        deadlines.drop()
+        if deadlines.old and not before:
+            sweeps += 1
+        most = max(most, (before or all_of_them) - len(deadlines.old) if deadlines.old else before)
+        assert len(deadlines) - (len(deliveries) - ended) <= 6_000 * 5 // 8
+    assert 0 < most <= 512
+    assert sweeps >= 2
+    assert len(deadlines) < 600
+    deadlines.check()
 
 
 @pytest.mark.slow

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from tests.stateful.mutation import MEMORY, Mutation
+from tests.stateful.schedule_faults import SCHEDULE_MUTATIONS
 
-MEMORY = ("MemoryMachine 150 50",)
 SQLITE = ("SqliteMachine 60 40",)
-RESTART = "tests/unit/test_schedulers_restart.py"
-
-
-class Mutation(NamedTuple):
-    """The one place in `file` (or in the files of that form) that matches `pattern` becomes
-    `replacement`, as in `re.sub`.
-    `killers` are tried in order: a machine with how many runs of how many steps, or a test."""
-
-    name: str
-    file: str
-    pattern: str
-    replacement: str
-    killers: tuple[str, ...] = MEMORY
 
 
 MUTATIONS = (
@@ -282,9 +269,30 @@ MUTATIONS = (
     Mutation(
         "a sweep in bites takes out what lives",
         "shard/deadlines.py",
-        r"while at < len\(heap\) and is_stale\(heap\[at\]\):",
-        "while at < len(heap) and heap[at][2] != LEASE:",
+        r"for entry in kept:",
+        "for entry in kept[1:]:",
         ("tests/unit/test_cleanup.py",),
+    ),
+    Mutation(
+        "a verb sweeps all that is stale at once",
+        "shard/deadlines.py",
+        r"BITE if len\(self\.old\) > AT_ONCE else AT_ONCE",
+        "max(1, len(self.old))",
+        ("tests/property/test_deadlines.py",),
+    ),
+    Mutation(
+        "a pass keeps the interpreter until it is done",
+        "tasks/give_way.py",
+        r"clock\.wait\(self\._lock, self\._rest_ms\)",
+        "pass",
+        ("tests/unit/test_give_way.py",),
+    ),
+    Mutation(
+        "a late pass does not give way",
+        "ops/stalls.py",
+        r"            give_way\(\)\n",
+        "",
+        ("tests/unit/test_give_way.py",),
     ),
     Mutation(
         "a queue let go from under a verb",
@@ -299,34 +307,6 @@ MUTATIONS = (
         r"if now < self\._not_before:",
         "if False:",
         ("tests/unit/test_watchmen.py",),
-    ),
-    Mutation(
-        "a scheduler's progress apart from its job",
-        "ops/fire.py",
-        r"mark_progress\(state, queue, schedule\)(\n        arm\(state, schedule, schedule\.p)",
-        r"pass\1",
-        (f"{RESTART}::test_a_kill_at_any_point_of_a_firing_leaves_one_job_for_the_slot",),
-    ),
-    Mutation(
-        "a scheduled job that leaves at once stays on disk",
-        "ops/fire.py",
-        r"dirty\.fresh\.discard\(record\.id\)",
-        "pass",
-        (f"{RESTART}::test_a_job_that_leaves_at_once_leaves_the_file_too",),
-    ),
-    Mutation(
-        "a fixed time that comes twice runs twice",
-        "model/cron.py",
-        r"found = self\._next_fixed\(after\)",
-        "found = self._next_elapsed(after)",
-        ("tests/unit/test_cron.py::test_the_next_five_are_those_of_the_table",),
-    ),
-    Mutation(
-        "a fixed time looked for in the second hour is in the first",
-        "model/cron.py",
-        r"if moment\.fold:((?:.|\n)+?)if instant > after:",
-        r"if False:\1if True:",
-        ("tests/unit/test_cron.py::test_the_next_five_are_those_of_the_table",),
     ),
     Mutation(
         "a job that waits is not registered",
@@ -369,4 +349,5 @@ MUTATIONS = (
         "queue.waiters.leave(waiter)",
         ("tests/threads/test_aio.py",),
     ),
+    *SCHEDULE_MUTATIONS,
 )

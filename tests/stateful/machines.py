@@ -11,6 +11,7 @@ from tests.stateful.control_rules import (
 )
 from tests.stateful.log_rules import LogRules
 from tests.stateful.run_rules import PushRules
+from tests.stateful.schedule_machine import ScheduleMachine, SqliteScheduleMachine
 from tests.stateful.seen_rules import SeenRules
 from tests.stateful.storage_rules import StorageRules
 from tests.stateful.time_rules import TimeRules
@@ -38,4 +39,4 @@ class SqliteMachine(StorageRules, MemoryMachine):
     """Over a file."""
 
 
-MACHINES = (MemoryMachine, SqliteMachine)
+MACHINES = (MemoryMachine, SqliteMachine, ScheduleMachine, SqliteScheduleMachine)

@@ -19,7 +19,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from tests.stateful.faults import MUTATIONS, Mutation
+from tests.stateful.faults import MUTATIONS
+from tests.stateful.mutation import Mutation
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 5

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.stateful.faults import MUTATIONS, Mutation
+from tests.stateful.faults import MUTATIONS
+from tests.stateful.mutation import Mutation
 from tests.stateful.mutations import ROOT, mutated
 
 

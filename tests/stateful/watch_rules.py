@@ -34,9 +34,11 @@ class WatchRules(Base):
             raise AssertionError("the clean-up does not come to an end")
         if sweep:
             for shard in state.shards.shards:
-                at = len(shard.deadlines.heap)
-                while at >= 0:
-                    _, at = tidy.sweep_deadlines(state, shard, at)
+                left = True
+                begin = True
+                while left:
+                    _, left = tidy.sweep_deadlines(state, shard, begin=begin)
+                    begin = False
         assert sorted(state.index) == before, "the clean-up lost a job"
 
     @needs(1)

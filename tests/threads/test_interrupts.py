@@ -1169,9 +1169,11 @@ def cleaned_up(world: World) -> None:
     while state.cleanup.due_ms <= world.clock.timeline_ms():
         cleanup.run(world.clock, sturdy=False)
     for shard in state.shards.shards:
-        at = len(shard.deadlines.heap)
-        while at >= 0:
-            _, at = tidy.sweep_deadlines(state, shard, at)
+        left = True
+        begin = True
+        while left:
+            _, left = tidy.sweep_deadlines(state, shard, begin=begin)
+            begin = False
 
 
 @scenario

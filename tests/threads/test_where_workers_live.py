@@ -194,3 +194,83 @@ def test_a_cell_of_a_notebook_may_be_run_again() -> None:
         space["manager"].close()
 
     asyncio.run(kernel())
+
+
+CHILD = """
+    import multiprocessing as mp, sys, time
+    from bunqueue_py import (
+        ForkedManagerError, Queue, QueueManager, SqliteStorage, StorageLockedError, Worker
+    )
+
+    heard = []
+
+    def work(how, inherited, answers):
+        if how == "fork":
+            try:
+                inherited.push("q")
+            except ForkedManagerError:
+                answers.put("forked")
+        else:
+            answers.put("no manager came along" if inherited is None else "bad")
+        try:
+            QueueManager("jobs.db")
+        except StorageLockedError:
+            answers.put("locked")
+        answers.put("waiting")
+        with QueueManager(SqliteStorage("jobs.db", lock_timeout=30)) as manager:
+            queue = Queue("q", manager)
+            with Worker(queue, lambda job: job.data * 2):
+                queue.wait_until_empty(timeout=30)
+        answers.put(len(heard))
+
+    if __name__ == "__main__":
+        how = sys.argv[1]
+        context = mp.get_context(how)
+        answers = context.Queue()
+        manager = QueueManager("jobs.db")
+        manager.events.subscribe(lambda event: heard.append(event.type), types="completed")
+        queue = Queue("q", manager)
+        jobs = [queue.add("n", n) for n in range(5)]
+        with Worker(queue, lambda job: job.data * 2):
+            assert queue.add("here", 10).result(timeout=30) == 20
+            queue.wait_until_empty(timeout=30)
+        while len(heard) < 6:
+            time.sleep(0.01)
+        queue.pause()
+        later = [queue.add("n", n) for n in range(5, 8)]
+        inherited = manager if how == "fork" else None
+        child = context.Process(target=work, args=(how, inherited, answers))
+        child.start()
+        said = [answers.get(timeout=30) for _ in range(3)]
+        queue.resume()
+        manager.close()
+        said.append(answers.get(timeout=60))
+        child.join(30)
+        with QueueManager("jobs.db") as manager:
+            queue = Queue("q", manager)
+            seen = [queue.get_job(job.id) for job in later]
+            print(*said)
+            print(len(heard), queue.counts().completed, child.exitcode)
+            print([job.state.value for job in seen], [job.result(timeout=1) for job in seen])
+            print(sum(point.count for point in queue.metrics("completed")))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+def test_what_a_child_does_counts_on_the_file_and_is_heard_in_the_child_alone(
+    tmp_path: Path, how: str
+) -> None:
+    """B092: listeners are of one process each; what the file tells is complete, whichever process
+    did the work. The file has one owner at a time, and says so to the other."""
+    if how == "fork" and not hasattr(os, "fork"):
+        pytest.skip("needs fork")
+    said = run(CHILD, tmp_path, how).splitlines()
+    # a fork has a copy of what the parent had heard by then
+    first, copy = ("forked", 6) if how == "fork" else ("no manager came along", 0)
+    assert said == [
+        f"{first} locked waiting {copy}",
+        "6 9 0",
+        "['completed', 'completed', 'completed'] [10, 12, 14]",
+        "9",
+    ]

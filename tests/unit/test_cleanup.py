@@ -15,6 +15,7 @@ from bunqueue_py.ops import tidy
 from bunqueue_py.ops.query import check
 from bunqueue_py.shard.deadlines import LEASE, TTL, Deadlines
 from bunqueue_py.stores.alarm import NEVER
+from bunqueue_py.tasks.cleanup import Cleanup
 from bunqueue_py.testing import VirtualClock
 
 CONFIG = ManagerConfig(shards=1)
@@ -116,13 +117,14 @@ def test_a_sweep_in_bites_takes_out_the_stale_and_nothing_else(
         deadlines.push((i * 37) % 50, TTL, record)
     for record in records[::stale_every]:
         manager.remove(record.id)
-    at, gone = len(deadlines.heap), 0
-    while at >= 0:
-        taken, at = deadlines.sweep_some(at, bite)
-        gone += taken
+    deadlines.begin_sweep()
+    gone = 0
+    while deadlines.old:
+        gone += deadlines.sweep_some(bite)
         deadlines.check()
     live = {record.id for record in records} & set(manager._state.index)
-    assert sorted(entry[3].id for entry in deadlines.heap) == sorted(live)  # type: ignore[union-attr]
+    left: list[Any] = [entry[3] for entry in deadlines.entries()]
+    assert sorted(record.id for record in left) == sorted(live)
     assert gone == len(records[::stale_every])
 
 
@@ -138,7 +140,54 @@ def test_the_order_of_queues_by_their_oldest_finished_job_does_not_grow_for_ever
     assert len(heads.heap) == 500
     clock.advance(seconds=10)
     manager.run_pending()
-    assert len(manager._state.shards.shards[0].heads.heap) == 0
+    assert len(manager._state.shards.shards[0].heads) == 0
+
+
+def test_that_order_is_made_anew_a_bite_of_queues_at_a_time_and_misses_none(
+    manager: QueueManager, clock: VirtualClock
+) -> None:
+    state, n = manager._state, 600
+    names = [f"q{i}" for i in range(n)]
+    for name in names * 4:
+        # three of each leave at once, and their entries stay
+        manager.push(name)
+        job = manager.pull(name)
+        assert job is not None
+        manager.ack(job)
+        clock.advance(milliseconds=1)
+        if state.index[job.id].queue.admitted < 4:
+            manager.remove(job)
+    shard = state.shards.shards[0]
+    assert tidy.has_stale_heads(shard)
+    cleanup = Cleanup(state)
+    steps = cleanup._tidy_heads(shard)
+    next(steps)
+    late: list[str] = []
+    for name in names[:5]:
+        # meanwhile some of them go on
+        manager.remove(manager.get_jobs(name, ["completed"])[0])
+        job = manager.push(name)
+        late.append(job.id)
+        held = manager.pull(name)
+        assert held is not None
+        manager.ack(held)
+        clock.advance(milliseconds=1)
+    # broken off, and begun once more
+    steps.close()
+    assert shard.heads.old
+    for _ in cleanup._tidy_heads(shard):
+        shard.heads.next_ms()
+    assert shard.heads.old == []
+    assert len(shard.heads) <= 3 * n
+    order = []
+    while (queue := shard.heads.pop()) is not None:
+        record = queue.completed.oldest()
+        assert record is not None
+        order.append(record.entered_ms)
+        manager.remove(record.id)
+        shard.heads.push(queue)
+    assert len(order) == n
+    assert order == sorted(order)
 
 
 # -- keys and limits -------------------------------------------------------------------------------
@@ -451,5 +500,5 @@ def test_leases_that_have_ended_do_not_lie_about(
     pass_time(manager, clock, 999)
     manager.heartbeat_batch(held)
     pass_time(manager, clock, 900)
-    assert len([e for e in deadlines.heap if e[2] == LEASE]) == 200
+    assert len([e for e in deadlines.entries() if e[2] == LEASE]) == 200
     assert all(job.refresh().state == "active" for job in live)

@@ -13,6 +13,7 @@ from croniter import croniter
 
 from bunqueue_py import BunqueueError, CronError, ValidationError
 from bunqueue_py.model.cron import CronExpression
+from bunqueue_py.testing import SeededIds
 from tests.cron_oracle import MACROS, following
 
 TABLE = Path(__file__).with_name("cron_table.txt")
@@ -194,3 +195,19 @@ def test_without_the_extra_the_error_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, "cronsim", None)
     with pytest.raises(CronError, match=r"pip install bunqueue-py\[cron\]"):
         CronExpression("* * * * *")
+
+
+@pytest.mark.parametrize("tz", ["UTC", "Europe/Rome", "America/New_York", "Australia/Lord_Howe"])
+@pytest.mark.parametrize("expression", ["* * * * *", "0 */2 * * *", "*/20 2 * * MON", "0 0 29 2 *"])
+def test_what_it_remembers_of_its_last_answer_changes_no_other(expression: str, tz: str) -> None:
+    asked_before = CronExpression(expression, tz)
+    dice = SeededIds(len(expression + tz)).random
+    # the epoch, days on which clocks are moved, and the end of the calendar
+    places = [0, 1901152800, 1901235600, 1917738000, 1920382200, 253402300799 - 90_000]
+    for _ in range(25):
+        place = places[int(dice() * len(places))]
+        after = (place + int((dice() - 0.5) * 180_000)) * 1000
+        for _ in range(2):
+            found = asked_before.next_ms(after)
+            assert found == CronExpression(expression, tz).next_ms(after), after
+            after = after if found is None else found

@@ -20,6 +20,7 @@ from bunqueue_py import (
     JobState,
     Queue,
     QueueManager,
+    ValidationError,
 )
 from bunqueue_py.ops.query import check
 from bunqueue_py.testing import SeededIds, VirtualClock
@@ -212,6 +213,15 @@ def test_a_fixed_back_off_has_a_jitter_of_a_fifth_by_default(
     waits = waits_of(manager, clock, attempts=200, backoff=Backoff.fixed(100))
     assert 80 <= min(waits) < 85
     assert 115 < max(waits) <= 120
+
+
+@pytest.mark.parametrize("make", [Backoff.exponential, Backoff.fixed])
+@pytest.mark.parametrize(
+    "jitter", [-0.1, 1.1, float("nan"), float("inf"), 10**400, -(10**400), True, "1", None]
+)
+def test_a_jitter_out_of_bounds_is_refused_by_its_name(make: Any, jitter: Any) -> None:
+    with pytest.raises(ValidationError, match="jitter must be a number from 0 to 1, not"):
+        make(1, jitter=jitter)
 
 
 @pytest.mark.parametrize("jitter", [0.1, 0.5, 1])

@@ -272,6 +272,7 @@ def test_an_idle_manager_arms_nothing(manager: QueueManager, clock: VirtualClock
 BOUNDS = {
     "stall_check_interval": (1, 60),
     "cleanup_interval": (1, 3600),
+    "dependency_fallback": (1, 3600),
     "worker_stale_after": (1, 86_400),
     "task_retry_delay": (0.1, 3600),
     "circuit_retry_delay": (0.1, 86_400),
@@ -327,6 +328,25 @@ def test_the_stall_check_lives_by_its_interval(clock: VirtualClock) -> None:
         clock.advance(seconds=1)
         manager.run_pending()
         assert job.refresh().stall_count == 1
+
+
+def test_the_fallback_of_the_drain_lives_by_its_setting(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = ManagerConfig(dependency_fallback=5)
+    with QueueManager(clock=clock, background=False, config=config) as manager:
+        first = manager.push("q")
+        job = manager.push("q", depends_on=[first])
+        # whoever completes it is broken off before it tells the others
+        monkeypatch.setattr(manager._state.dependencies, "drain", lambda: None)
+        held = manager.pull("q")
+        assert held is not None
+        manager.ack(held)
+        assert job.refresh().state == "waiting-children"
+        assert manager._state.alarm.due_ms == clock.timeline_ms() + 5_000
+        clock.advance(seconds=5)
+        manager.run_pending()
+        assert job.refresh().state == "waiting"
 
 
 def test_the_retry_of_a_task_lives_by_its_settings(clock: VirtualClock) -> None:

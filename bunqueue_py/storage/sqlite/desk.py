@@ -123,9 +123,10 @@ class Desk:
         """Something was marked, for the first time since the last cut."""
         with self._lock:
             if self.first_at is None:
-                self.first_at = now
+                # in this order: an exception between must not leave changes and a writer asleep
                 if self._asleep:
                     self._ring()
+                self.first_at = now
 
     def age(self, now: float) -> float:
         """How old the oldest unwritten change is; 0 without any."""
@@ -296,5 +297,7 @@ class Desk:
 
     def _ring(self) -> None:
         if not self._rung:
+            # in this order, for the same reason; it may leave the bell free and unmarked
+            if self._bell.locked():
+                self._bell.release()
             self._rung = True
-            self._bell.release()
