@@ -56,6 +56,7 @@ from .manager import QueueManager as QueueManager
 from .model.backoff import Backoff as Backoff
 from .model.events import JobEvent as JobEvent
 from .model.figures import Latency as Latency
+from .model.figures import ListenerBuffer as ListenerBuffer
 from .model.figures import ListenerStats as ListenerStats
 from .model.figures import ManagerStats as ManagerStats
 from .model.figures import MinuteCount as MinuteCount

@@ -10,11 +10,10 @@ from .clock import Clock
 from .durations import shown
 from .errors import ManagerClosedError, ValidationError
 from .model.checks import checked_iterable
-from .model.events import EVENT_TYPES, JobEvent, Mailbox, RawEvent, event_of
+from .model.events import EVENT_TYPES, JobEvent, Mailbox, RawEvent
 from .model.options import checked_queue_name
 from .observe.checks import Checks
 from .state import State
-from .sync import nothing_held
 
 
 class EventHub:
@@ -49,8 +48,7 @@ class EventHub:
         loads = self._state.loads
 
         def deliver(raw: RawEvent) -> None:
-            nothing_held()
-            fn(event_of(raw, loads))
+            fn(JobEvent(raw, loads))
 
         mailbox = Mailbox(f"events-{next(self._numbers)}", deliver, self._clock.timeline_ms)
         remove = self._state.events.add(mailbox, name, wanted)

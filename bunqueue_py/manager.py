@@ -34,7 +34,7 @@ from .event_hub import EventHub
 from .ids import Ids, SystemIds
 from .model.checks import checked_iterable
 from .model.failure import bounded, describe
-from .model.figures import ManagerStats, MinuteCount
+from .model.figures import ManagerStats, MinuteCount, checked_ending
 from .model.flow_node import FlowNode, FlowPlan, planned
 from .model.health import HealthReport
 from .model.job_logs import LogEntry, LogPage, checked_line
@@ -62,7 +62,6 @@ from .observe import health
 from .observe import stats as observe_stats
 from .observe.checks import Checks
 from .observe.metrics import Metrics
-from .observe.timing import Timing
 from .observe.webhooks import Webhooks
 from .ops import ack as ops_ack
 from .ops import (
@@ -212,15 +211,11 @@ class QueueManager:
             threaded=background,
         )
         self.events = EventHub(state, checks, threaded=background)
-        self._timing: Timing | None = None
-        if state.config.measure_times:
-            self._timing = Timing(state.clock.elapsed_ns)
-            self._timing.attach(state, self)
         if state.config.tracing is not False:
             from .observe import tracing  # needs an extra
 
             tracing.attach(self, state.config.tracing)
-        self.metrics = Metrics(state, self._timing, self._worker_count)
+        self.metrics = Metrics(state, self._worker_count)
         self.workers = Workers(state)
         #: The calls that may block, as coroutines.
         self.aio = AsyncCalls(self)
@@ -788,14 +783,13 @@ class QueueManager:
         >>> stats.counts.waiting, stats.queues["sums"].totals.added
         (1, 1)
         """
-        return observe_stats.read(self._state, self._timing)
+        return observe_stats.read(self._state)
 
     def minute_counts(self, queue: Any, kind: str) -> list[MinuteCount]:
         """How many jobs of the queue "completed" or "failed" in each minute that has any; see
         `Queue.metrics`."""
-        if kind not in ("completed", "failed"):
-            raise ValidationError(f"kind must be 'completed' or 'failed', not {shown(kind)}")
-        return observe_stats.minutes(self._state, _queue_name(queue), kind)
+        which = checked_ending(kind)
+        return observe_stats.minutes(self._state, _queue_name(queue), which)
 
     def _worker_count(self) -> int:
         return len(self._backend.attached())

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -42,7 +44,8 @@ class Offload:
         with self._lock:
             closed = self._closed
             if not closed:
-                self._calls.put((loop, future, fn))
+                # in the caller's context, as if it were made here
+                self._calls.put((loop, future, partial(copy_context().run, fn)))
                 if self._idle > 0:
                     self._idle -= 1
                 elif len(self._threads) < self._limit:

@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from sqlite3 import Connection
 from types import TracebackType
@@ -33,7 +34,9 @@ from .errors import (
 )
 from .model.checks import checked_iterable
 from .model.failure import Failure
+from .model.figures import MinuteCount, checked_ending
 from .model.job import ACTIVE, COMPLETED, FAILED, GATED, PENDING, JobRecord
+from .model.job_logs import LogEntry, LogPage
 from .model.options import Options, checked_bool, checked_int, checked_name, checked_queue_name
 from .model.rows import DATA, QUEUE, RESULT, RESULT_SIZE, STATE, JobRow, record_from
 from .model.schedule import (
@@ -50,7 +53,9 @@ from .model.schedule import (
 from .model.settings import letter_filter
 from .model.side import Letter
 from .model.snapshot import fields_of
+from .ops.log_rows import LOG_KIND, read_line
 from .ops.query import ALL_STATES
+from .ops.tally import MINUTES_KIND, read_hour
 from .serializers import JsonSerializer, Serializer
 from .shard.dead_letters import letter_of, matches
 from .storage.sqlite.paths import PathInput, absolute
@@ -63,6 +68,7 @@ from .storage.sqlite.reader import (
     letters,
     list_jobs,
     list_rest,
+    list_rest_of,
     rows_with_text,
     walk_jobs,
 )
@@ -151,7 +157,8 @@ class ReadonlyManager:
     Every call reads the file as it is then, at one moment, and holds nothing afterwards. A `Queue`
     may be made with it in the place of a manager. Whatever would change something, wait or run
     jobs raises `StorageError`, and so do the verbs of the jobs that it returns. Limits, groups and
-    deduplication keys are not shown, nor are schedulers yet.
+    deduplication keys are not shown, and there is no `stats()`: totals, times and memory are the
+    running manager's, and in no file.
 
     A job whose row is damaged is left out, and logged; asked for by its id, it raises
     `StorageError`. Whether a delayed job is due is judged by this process's clock.
@@ -427,6 +434,45 @@ class ReadonlyManager:
                 found.append((name, known, definition, come))
         return found
 
+    # -- what was seen -----------------------------------------------------------------------
+
+    def job_logs(self, job_id: Job | str, offset: int = 0, limit: int = 100) -> LogPage:
+        """A page of the job's log, oldest line first; see `Queue.logs`."""
+        checked_int(offset, "offset", 0, 1 << 40)
+        checked_int(limit, "limit", 0, 1_000_000)
+        name = _job_id(job_id)
+        found = self._read(lambda connection: list_rest_of(connection, LOG_KIND, name))
+        lines = sorted(line for _, line in self._parsed(found, read_line))
+        # the newest, as far back as none is missing
+        first = max(0, len(lines) - 1)
+        while first and lines[first - 1].number == lines[first].number - 1:
+            first -= 1
+        page = [
+            LogEntry(line.level, ms_to_moment(line.at_ms), line.text)
+            for line in lines[first:][offset : offset + limit]
+        ]
+        return LogPage(page, lines[-1].number + 1 if lines else 0)
+
+    def minute_counts(self, queue: Any, kind: str) -> list[MinuteCount]:
+        """How many jobs of the queue "completed" or "failed" in each minute that has any, as far
+        as the file tells; see `Queue.metrics`."""
+        which = checked_ending(kind)
+        name = _queue_name(queue)
+        found = self._read(lambda connection: list_rest_of(connection, MINUTES_KIND, name))
+        points: list[tuple[int, int]] = []
+        for part in self._parsed(found, partial(read_hour, which)):
+            points += part
+        return [MinuteCount(ms_to_moment(at), n) for at, n in sorted(points)]
+
+    def _parsed(
+        self, rows: list[tuple[Any, Any]], parse: Callable[[str, object], T]
+    ) -> Iterator[T]:
+        for key, body in rows:
+            try:
+                yield parse(text_of(key), json.loads(text_of(body)))
+            except (ValueError, RecursionError) as error:
+                _log.warning("%s is left out: %r", shown(key), error)
+
     # -- what cannot be done here ------------------------------------------------------------
 
     @property
@@ -466,10 +512,8 @@ class ReadonlyManager:
     group_view = _refused("group_view")
     heartbeat = _refused("heartbeat")
     heartbeat_batch = _refused("heartbeat_batch")
-    job_logs = _refused("job_logs")
     ignored_failures = _refused("ignored_failures")
     limit_status = _refused("limit_status")
-    minute_counts = _refused("minute_counts")
     next_due = _refused("next_due")
     obliterate = _refused("obliterate")
     pause = _refused("pause")
@@ -528,11 +572,7 @@ class ReadonlyManager:
         )
 
     def _row(self, job: Job | str | None) -> JobRow | None:
-        if isinstance(job, Job):
-            job = job.id
-        if not isinstance(job, str):
-            raise ValidationError(f"job must be a Job or a job id, not {shown(job)}")
-        job_id = job
+        job_id = _job_id(job)
         raw = self._read(lambda connection: find_job(connection, job_id))
         return None if raw is None else _decoded(RowDecoder(_OPTIONS), raw)
 
@@ -625,6 +665,14 @@ def _settings(connection: Connection) -> dict[str, Any]:
 
 
 # -- arguments, as `QueueManager` takes them -------------------------------------------------------
+
+
+def _job_id(job: Job | str | None) -> str:
+    if isinstance(job, Job):
+        return job.id
+    if not isinstance(job, str):
+        raise ValidationError(f"job must be a Job or a job id, not {shown(job)}")
+    return job
 
 
 def _queue_name(queue: Any) -> str:

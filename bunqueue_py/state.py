@@ -25,6 +25,7 @@ from .stores.duty import Duty
 from .stores.logs import LogStore
 from .stores.results import ProofStore, ResultStore
 from .stores.subscriptions import Subscriptions
+from .stores.timings import Timings
 from .sync import RECALL, AnyLock, make_lock
 from .types import JobState
 
@@ -38,9 +39,10 @@ class State:
     on completed jobs are looked at when a shard's completions hit `trim_mask`, or its bytes pass
     `trim_bytes`. `snapshot` reads a record, `view` takes what was read. `now`, `new_id` and their
     like are bound here once for the hot path. `recalling` is held by whoever brings back a job that
-    only the file has. `cleanup` and `staff` are when the clean-up and the look at the workers are
-    due, `workers` who works here, `errors` what the background tasks have come to, `periods` the
-    durations of the config.
+    only the file has. `cleanup`, `staff` and `counting` are when the clean-up, the look at the
+    workers and the marks of what was counted are due, `workers` who works here, `errors` what the
+    background tasks have come to, `periods` the durations of the config, `timings` how long calls
+    take, or `None` where that is not measured.
     """
 
     config: ManagerConfig
@@ -77,6 +79,8 @@ class State:
     workers: WorkerRegistry
     errors: TaskErrors
     schedules: Schedules
+    timings: Timings | None
+    counting: Duty
 
 
 def build_state(
@@ -112,7 +116,9 @@ def build_state(
         ),
         index={},
         queues={},
-        shards=ShardMap(config.shard_count(), periods.stall_check_interval),
+        shards=ShardMap(
+            config.shard_count(), periods.stall_check_interval, measured=config.measure_times
+        ),
         results=ResultStore(config.keep_results, config.max_completed_bytes),
         proofs=ProofStore(),
         logs=LogStore(config.keep_logs_jobs),
@@ -132,4 +138,6 @@ def build_state(
         workers=WorkerRegistry(),
         errors=TaskErrors(config.circuit_failures),
         schedules=Schedules(clock.wall_ms() - clock.timeline_ms()),
+        timings=Timings(clock.elapsed_ns) if config.measure_times else None,
+        counting=Duty(alarm),
     )

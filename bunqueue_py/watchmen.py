@@ -10,7 +10,7 @@ from .observe.checks import Checks
 from .observe.health import worker_info
 from .ops.recover import check_open
 from .state import State
-from .tasks import deadlines, dependencies, schedules, workers
+from .tasks import counts, deadlines, dependencies, schedules, workers
 from .tasks.cleanup import Cleanup
 from .tasks.scheduler import Pace, Report, Task, TaskLoop
 from .tasks.stalls import LatePasses
@@ -60,6 +60,8 @@ def hire(
     loop.look = lambda: state.schedules.moved(state.now(), state.wall())
     loop.add(Task("clean-up", cleanup.tick, state.cleanup, errors=errors, pace=pace))
     loop.add(Task("workers", lambda: workers.tick(state), state.staff, errors=errors, pace=pace))
+    count = partial(counts.tick, state)
+    loop.add(Task("counts", count, state.counting, errors=errors, pace=pace))
     loop.add(Task("checks", check, checks.duty, errors=errors, pace=pace))
     loop.on_pass = checks.pass_began
     return pace

@@ -112,7 +112,7 @@ def check_storage(manager: QueueManager, path: str) -> None:
         kept = _as_json(state.webhooks.body(hook.id))
         assert rest.pop((WEBHOOK_KIND, hook.id), None) == kept, "a webhook"
     _ties(state, rest)
-    assert not rest, "something on disk of which memory knows nothing"
+    assert not rest, f"something on disk of which memory knows nothing: {rest}"
 
 
 def _ties(state: Any, rest: dict[tuple[str, str], Any]) -> None:
@@ -207,14 +207,20 @@ def _as_json(value: Any) -> Any:
 
 
 def _check_figures(state: State, rest: dict[tuple[str, str], Any]) -> None:
-    """Takes out of `rest` the counts by the minute and the logs, which are as memory has them. Of
-    the hour that goes on, the file may know less."""
-    for queue in state.queues.values():
-        tally = queue.tally
+    """Takes out of `rest` the counts by the minute, the webhooks and the logs, which are as memory
+    has them. Of the hour that goes on, the file may know less."""
+    tallies = {queue.name: queue.tally for queue in state.queues.values()}
+    for shard in state.shards.shards:
+        assert not shard.tallies.keys() & shard.queues.keys(), "counted twice"
+        tallies.update(shard.tallies)
+    for queue_name, tally in tallies.items():
         for hour, text in ({} if tally is None else tally.closed).items():
-            assert rest.pop((MINUTES_KIND, minutes_name(queue.name, hour))) == text, "an hour"
+            assert rest.pop((MINUTES_KIND, minutes_name(queue_name, hour))) == text, "an hour"
         if tally is not None:
-            rest.pop((MINUTES_KIND, minutes_name(queue.name, tally.hour)), None)
+            rest.pop((MINUTES_KIND, minutes_name(queue_name, tally.hour)), None)
+    for hook in state.webhooks.views():
+        body = _as_json(state.webhooks.body(hook.id))
+        assert rest.pop((WEBHOOK_KIND, hook.id), None) == body, "a webhook"
     for job_id, lines in state.logs.lines():
         for line in lines:
             name = (LOG_KIND, f"{job_id}\0{line.number % LINES}")

@@ -10,7 +10,7 @@ from ..durations import shown
 from ..errors import ValidationError
 from ..model.events import Mailbox
 from ..model.throttle import LogThrottle
-from ..sync import AnyLock, nothing_held
+from ..sync import AnyLock
 
 ALL = "*"
 
@@ -92,7 +92,6 @@ class Listeners:
 
     def _deliver(self, item: tuple[str, Any]) -> None:
         event, values = item
-        nothing_held()
         if callable(values):
             values = values()
         for key in (event, ALL):

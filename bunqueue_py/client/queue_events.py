@@ -16,7 +16,7 @@ from typing import Any
 from typing_extensions import Self
 
 from ..errors import BunqueueError
-from ..model.events import BUFFER_SIZE, EVENT_TYPES, JobEvent, RawEvent, event_of
+from ..model.events import BUFFER_SIZE, EVENT_TYPES, Inbox, JobEvent, RawEvent
 from ..model.options import checked_queue_name
 from ..sync import LEAF, WORKER, make_lock
 from .listeners import ALL, Emitter, Listeners
@@ -180,6 +180,10 @@ class _Callbacks:
         return "events" if mailbox is None else mailbox.name
 
     @property
+    def buffer(self) -> Inbox | None:
+        return self._listeners.mailbox
+
+    @property
     def backlog(self) -> int:
         mailbox = self._listeners.mailbox
         return 0 if mailbox is None else mailbox.backlog
@@ -205,7 +209,7 @@ class _Callbacks:
         return self._listeners.close(timeout)
 
     def _event(self, item: RawEvent) -> tuple[JobEvent]:
-        return (event_of(item, self._decode),)
+        return (JobEvent(item, self._decode),)
 
 
 class _Inbox:
@@ -228,6 +232,10 @@ class _Inbox:
     @property
     def name(self) -> str:
         return f"iterator {id(self):x}"
+
+    @property
+    def buffer(self) -> Inbox | None:
+        return None if self.is_dropped else self
 
     @property
     def backlog(self) -> int:
@@ -286,7 +294,7 @@ class _Inbox:
             else:
                 self._wake = wake
                 return None
-        return event_of(item, self.backend.decode)
+        return JobEvent(item, self.backend.decode)
 
 
 class _Reader(Iterator[JobEvent]):

@@ -6,16 +6,16 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
 from typing import Any, Protocol
 
 from ..durations import ms_to_moment, optional_moment
-from ..sync import LEAF, make_lock, spawn
+from ..sync import LEAF, make_lock, nothing_held, spawn
 from .throttle import LogThrottle
 
 BUFFER_SIZE = 100_000
+AT_ONCE = 1_000
+"""More than may add to one buffer at the same moment: one a shard, and a few of our own."""
 GATHER = 0.001
 """Seconds for which a busy listener's thread lets events gather."""
 PATIENCE = 10.0
@@ -61,12 +61,24 @@ WEBHOOK_DISABLED = "webhook_disabled"
 `observe.checks`."""
 
 
-@dataclass(frozen=True)
-class JobEvent:
-    """Something that happened in a queue.
+RawEvent = tuple[str, str, "str | None", int, int, "dict[str, Any] | None"]
+"""type, queue, job id, timeline ms, sequence, and what the type carries (result encoded)."""
 
-    `sequence` counts the events of one queue without gaps, so a listener of all types can see
-    that it lost some; it begins at 1 with each `queue_created`. The rest is `None` but for what the
+
+def _carried(name: str) -> Any:
+    def read(self: JobEvent) -> Any:
+        carried = self._raw[5]
+        return None if carried is None else carried.get(name)
+
+    return property(read)
+
+
+class JobEvent:
+    """Something that happened in a queue. Made by the library, and read-only.
+
+    `type`; `queue`; `job_id`; `timestamp`; `sequence`, which counts the events of one queue without
+    gaps, so a listener of all types can see that it lost some (what nobody listens to is not
+    counted); it begins at 1 with each `queue_created`. The rest is `None` but for what the
     type carries: `state` (pushed, unblocked), `result` (completed), `error`, `attempt`, `terminal`
     and `reason` or `retry_at` (failed),
     `error` (stalled, cancelled), `reason` (dlq_added, dlq_skipped), `percent`, `message`
@@ -81,55 +93,102 @@ class JobEvent:
     what it is about; docs/reliability.md lists them.
     """
 
-    type: str
-    queue: str
-    job_id: str | None
-    timestamp: datetime
-    sequence: int
-    state: str | None = None
-    result: Any = None
-    error: str | None = None
-    reason: str | None = None
-    attempt: int | None = None
-    terminal: bool | None = None
-    retry_at: datetime | None = None
-    percent: float | None = None
-    message: str | None = None
-    count: int | None = None
-    subject: str | None = None
-    scheduler: str | None = None
-    planned_at: datetime | None = None
+    # A busy program makes thousands a second, of which a listener reads a part or two: one keeps
+    # what happened as the engine noted it, and says what it means when asked.
+    __slots__ = ("_loads", "_raw", "_result")
+
+    def __init__(self, raw: RawEvent, loads: Callable[[bytes], Any]) -> None:
+        self._raw = raw
+        self._loads = loads
+
+    @property
+    def type(self) -> str:
+        """What happened: one of SPEC's types, such as `completed`."""
+        return self._raw[0]
+
+    @property
+    def queue(self) -> str:
+        """The name of the queue; empty for `health`."""
+        return self._raw[1]
+
+    @property
+    def job_id(self) -> str | None:
+        """The id of the job, where it is about one."""
+        return self._raw[2]
+
+    @property
+    def timestamp(self) -> datetime:
+        """When it happened."""
+        return ms_to_moment(self._raw[3])
+
+    @property
+    def sequence(self) -> int:
+        """The number among the events of its queue."""
+        return self._raw[4]
+
+    @property
+    def result(self) -> Any:
+        """What a completed job returned; each listener has its own."""
+        carried = self._raw[5]
+        data = None if carried is None else carried.get("result")
+        if data is None:
+            return None
+        try:
+            return self._result
+        except AttributeError:
+            self._result: Any = self._loads(data)
+            return self._result
+
+    state: str | None = _carried("state")
+    error: str | None = _carried("error")
+    reason: str | None = _carried("reason")
+    attempt: int | None = _carried("attempt")
+    terminal: bool | None = _carried("terminal")
+    percent: float | None = _carried("percent")
+    message: str | None = _carried("message")
+    count: int | None = _carried("count")
+    subject: str | None = _carried("subject")
+    scheduler: str | None = _carried("scheduler")
+
+    @property
+    def retry_at(self) -> datetime | None:
+        """When a failed job runs again."""
+        carried = self._raw[5]
+        return None if carried is None else optional_moment(carried.get("retry_at_ms"))
+
+    @property
+    def planned_at(self) -> datetime | None:
+        """The planned time of a scheduler's run."""
+        carried = self._raw[5]
+        return None if carried is None else optional_moment(carried.get("planned_at_ms"))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JobEvent) and self._raw == other._raw
+
+    def __hash__(self) -> int:
+        return hash(self._raw[:5])
+
+    def __repr__(self) -> str:
+        told = ((name, getattr(self, name)) for name in FIELDS)
+        return f"JobEvent({', '.join(f'{k}={v!r}' for k, v in told if v is not None)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # the serializer stays here
+        return _copied, (self._raw, self.result)
 
 
-_new = object.__new__
-# a busy millisecond has many events, and making its moment is half of what making one costs
-_moment = lru_cache(maxsize=16)(ms_to_moment)
-_NOTHING_CARRIED: dict[str, Any] = {
-    name: field.default
-    for name, field in JobEvent.__dataclass_fields__.items()
-    if field.default is None
-}
-
-RawEvent = tuple[str, str, "str | None", int, int, "dict[str, Any] | None"]
-"""type, queue, job id, timeline ms, sequence, and what the type carries (result encoded)."""
+FIELDS = tuple(name for name, part in vars(JobEvent).items() if isinstance(part, property))
+"""The names of what an event may say."""
 
 
-def event_of(raw: RawEvent, loads: Callable[[bytes], Any]) -> JobEvent:
-    """The event as listeners see it; each listener gets its own decoded result."""
-    kind, queue, job_id, at_ms, sequence, carried = raw
-    event = _new(JobEvent)
-    # the constructor of a frozen dataclass stores one field after the other, at several times this
-    fields = event.__dict__
-    fields["type"], fields["queue"], fields["job_id"] = kind, queue, job_id
-    fields["timestamp"], fields["sequence"] = _moment(at_ms), sequence
-    fields.update(_NOTHING_CARRIED)
-    if carried:
-        fields.update(carried)
-        if fields["result"] is not None:
-            fields["result"] = loads(fields["result"])
-        fields["retry_at"] = optional_moment(fields.pop("retry_at_ms", None))
-        fields["planned_at"] = optional_moment(fields.pop("planned_at_ms", None))
+def _copied(raw: RawEvent, result: Any) -> JobEvent:
+    event = JobEvent(raw, _gone)
+    event._result = result
     return event
+
+
+def _gone(data: bytes) -> Any:
+    raise AssertionError("a copied event has its result")
 
 
 class Inbox(Protocol):
@@ -138,6 +197,11 @@ class Inbox(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def buffer(self) -> Inbox | None:
+        """What keeps events until their reader comes, perhaps one for several; `None` where
+        nothing is kept."""
+
     @property
     def backlog(self) -> int: ...
     @property
@@ -172,13 +236,19 @@ class Mailbox:
         self._throttle = LogThrottle("bunqueue_py.events", timeline_ms)
         self._deliver = deliver
         self._lock = make_lock(f"mailbox {name}", LEAF)
+        #: free while the reader has something to look at
         self._bell = threading.Lock()
         self._bell.acquire()
-        self._rung = False
+        #: whether the reader needs no bell: while it is awake, an item costs its place alone
+        self.awake = False
         #: never released: to wait for it is to let time pass
         self._pause = threading.Lock()
         self._pause.acquire()
-        self._items: deque[Any] = deque()
+        #: to be added to by anybody, without the lock, while shorter than `easy`
+        self.items: deque[Any] = deque()
+        self._most = BUFFER_SIZE
+        #: so many, and there is still room for each of those who may add one at once
+        self.easy = max(0, BUFFER_SIZE - AT_ONCE)
         self._closed = False
         self._thread: threading.Thread | None = None
         self.lost: int = 0
@@ -190,32 +260,41 @@ class Mailbox:
         """The name of its thread, but for the prefix."""
         return self._name
 
+    @property
+    def buffer(self) -> Inbox | None:
+        """Itself."""
+        return self
+
     def offer(self, item: Any) -> bool:
         """Buffers the item and wakes the reader; says whether an older one was lost for it."""
         lost = False
-        with self._lock:
-            if len(self._items) >= BUFFER_SIZE:
-                with suppress(IndexError):  # the reader has just taken all of them
-                    self._items.popleft()
-                    self.lost += 1
-                    lost = True
-            self._items.append(item)
-            if not self._rung:
-                self._ring()
+        if len(self.items) < self.easy:
+            self.items.append(item)
+        else:
+            with self._lock:
+                if len(self.items) >= self._most:
+                    with suppress(IndexError):  # the reader has just taken all of them
+                        self.items.popleft()
+                        self.lost += 1
+                        lost = True
+                self.items.append(item)
+        if not self.awake:
+            self.ring()
         return lost
 
-    def _ring(self) -> None:
-        if not self._rung:
-            # in this order: an exception between must not leave it marked and the reader asleep;
-            # it may leave the bell free and unmarked, and then there is nothing to release
+    def ring(self) -> None:
+        """Has the reader look. Whoever adds an item looks at `awake` only then: a reader that goes
+        to sleep looks at the items only then."""
+        with self._lock:
+            # in this order: an exception between leaves a reader that is rung for once more
             if self._bell.locked():
                 self._bell.release()
-            self._rung = True
+            self.awake = True
 
     @property
     def backlog(self) -> int:
         """How many items are buffered."""
-        return len(self._items)
+        return len(self.items)
 
     def start(self) -> None:
         """Starts the thread that delivers."""
@@ -223,32 +302,34 @@ class Mailbox:
 
     def drain(self) -> int:
         """Delivers what is buffered, on the calling thread; returns how many items."""
-        items, deliver, delivered = self._items, self._deliver, 0
-        while True:
-            try:
-                # without the lock: taking one out is atomic, and nobody else does but `offer`,
-                # from a buffer that is full
-                item = items.popleft()
-            except IndexError:
-                return delivered
+        nothing_held()  # what it calls is foreign code
+        items, take, deliver, delivered = self.items, self.items.popleft, self._deliver, 0
+        while items:
             if self.lost > self._told:
                 lost = self.lost
                 self.report()
                 self._told = lost
-            try:
-                deliver(item)
-            except BaseException as error:  # a listener may raise anything, SystemExit included
-                self._throttle.error(f"a listener of {self._name}", error)
-            delivered += 1
-            self._delivered += 1
+            for _ in range(len(items)):
+                try:
+                    # without the lock: taking one out is atomic, and nobody else does but
+                    # `offer`, from a buffer that is full
+                    item = take()
+                except IndexError:
+                    break
+                try:
+                    deliver(item)
+                except BaseException as error:  # a listener may raise anything, SystemExit included
+                    self._throttle.error(f"a listener of {self._name}", error)
+                delivered += 1
+                self._delivered += 1
+        return delivered
 
     def close(self, timeout: float | None = None) -> bool:
         """Delivers what is buffered, then ends the thread; says whether it ended in time. From
         within the thread itself it only asks for the end. Without a `timeout` it waits for as long
         as one call after the other returns, and leaves one that takes longer than 10 s behind."""
-        with self._lock:
-            self._closed = True
-            self._ring()
+        self._closed = True
+        self.ring()
         thread = self._thread
         if thread is None or thread is threading.current_thread():
             return True
@@ -260,7 +341,7 @@ class Mailbox:
             if timeout is not None or self._delivered == before:
                 self._throttle.warning(
                     f"{self._name} is left in a call that has not returned: "
-                    f"{len(self._items):,} events were not delivered"
+                    f"{len(self.items):,} events were not delivered"
                 )
                 return False
 
@@ -272,19 +353,17 @@ class Mailbox:
             )
 
     def _run(self) -> None:
-        burst = False
-        while True:
+        while not self._closed or self.items:
             self._bell.acquire()
-            if burst and not self._closed:
+            self.awake = True
+            while self.drain() > 1 and not self._closed:
                 # Between two jobs of a busy program a second thread costs more in taking turns
                 # than in what it does: while events come one upon the other, let some gather.
                 self._pause.acquire(True, GATHER)
-            with self._lock:
-                self._rung = False
-            burst = self.drain() > 1 or bool(self._items)
-            with self._lock:
-                if self._closed and not self._items:
-                    return
+            self.awake = False
+            if self.items or self._closed:
+                # it came when the last one was taken and we were still seen awake
+                self.ring()
 
 
 class Tap(Mailbox):
@@ -294,6 +373,11 @@ class Tap(Mailbox):
     def __init__(self, take: Callable[[Any], None]) -> None:
         super().__init__("tap", take, lambda: 0)
         self._take = take
+
+    @property
+    def buffer(self) -> Inbox | None:
+        """None."""
+        return None
 
     def offer(self, item: Any) -> bool:
         """Hands it over; nothing is lost."""

@@ -6,7 +6,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
+from ..durations import shown
+from ..errors import ValidationError
 from ..types import JobCounts
+
+ENDINGS = ("completed", "failed")
+
+
+def checked_ending(kind: object) -> int:
+    """Which of `ENDINGS` that is. Raises `ValidationError`."""
+    if kind not in ENDINGS:
+        raise ValidationError(f"kind must be 'completed' or 'failed', not {shown(kind)}")
+    return ENDINGS.index(str(kind))
 
 
 class Totals(NamedTuple):
@@ -67,14 +78,25 @@ class StorageStats(NamedTuple):
     error: str | None
 
 
+class ListenerBuffer(NamedTuple):
+    """The buffer of one listener: its name, which is that of its thread if it has one, how many
+    events wait in it, and how many it has lost."""
+
+    name: str
+    backlog: int
+    lost: int
+
+
 @dataclass(frozen=True)
 class ListenerStats:
-    """The subscriptions: how many there are, how many events wait to be delivered, and how many
-    were lost because a listener was too slow."""
+    """Those who hear events: how many there are, how many events wait to be delivered, how many
+    were lost because a listener was too slow (those that have left too), and `each` of them: the
+    subscriptions, the callbacks and the iterators of `QueueEvents`, the webhooks together."""
 
     count: int = 0
     backlog: int = 0
     lost: int = 0
+    each: tuple[ListenerBuffer, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..model.events import Mailbox, RawEvent
 from ..ops.recover import enter
 from ..state import State
 from ..stores.duty import Duty
@@ -28,25 +27,13 @@ QUIET_SHARE = 0.8
 """What went beyond a bound is normal again below this part of it, or it would flicker."""
 
 
-class Bell(Mailbox):
-    """Hears every event for the checks: which queues to look at. It keeps nothing else."""
-
-    def __init__(self, checks: Checks) -> None:
-        super().__init__("checks", lambda item: None, lambda: 0)
-        self._checks = checks
-
-    def offer(self, item: RawEvent) -> bool:
-        """Notes the queue; called under a shard's lock. Nothing is lost for it."""
-        self._checks.touch(item[0], item[1], item[3])
-        return False
-
-
 class _Look(NamedTuple):
     pending: int
     ready: int
     active: int
     may_start: bool
     next_ms: int | None
+    started_ms: int
 
 
 class Checks:
@@ -60,12 +47,13 @@ class Checks:
         self._state = state
         self.duty = duty
         self._listeners = 0
-        self._bell = Bell(self)
-        self._unhear: Any = None
+        self._on = False
         #: what has been told as wrong, and the sentence that says it
         self.standing: dict[Alarm, str] = {}
-        self._touched: dict[str, None] = {}
-        self._started: dict[str, int] = {}
+        #: the number of the last event of each queue at the last round
+        self._seen: dict[str, int] = {}
+        #: what is to be looked at again though nothing happens there
+        self._again: dict[str, None] = {}
         self._since: dict[Alarm, int] = {}
 
     # -- who listens -------------------------------------------------------------------------
@@ -73,27 +61,22 @@ class Checks:
     def listen(self) -> None:
         """One more listens for `health` events."""
         self._listeners += 1
-        if self._unhear is None:
-            self._unhear = self._state.events.add(self._bell, None, None)
-            self._touched.update(dict.fromkeys(list(self._state.queues)))
+        if not self._on:
+            self._on = True
+            self._state.events.watch(self.touch)
             self._arm()
 
     def unlisten(self) -> None:
         """One listens no longer."""
         self._listeners -= 1
-        if self._listeners <= 0 and self._unhear is not None:
-            self._unhear()
-            self._unhear = None
-            for kept in (self.standing, self._touched, self._started, self._since):
+        if self._listeners <= 0 and self._on:
+            self._on = False
+            self._state.events.watch(None)
+            for kept in (self.standing, self._seen, self._again, self._since):
                 kept.clear()
 
-    def touch(self, kind: str, queue: str, at_ms: int) -> None:
-        """Something has happened in that queue."""
-        if not queue:
-            return
-        if kind == "active":
-            self._started[queue] = at_ms
-        self._touched[queue] = None
+    def touch(self, at_ms: int) -> None:
+        """Something has happened, the first thing since the last round."""
         self.duty.arm(at_ms + self._state.periods.check_interval)
 
     def _arm(self) -> None:
@@ -127,13 +110,19 @@ class Checks:
     def tick(self) -> tuple[int, int | None]:
         """One round of all checks; returns how many things were looked at, and when the next is
         due (`None`: not until something happens)."""
-        if self._unhear is None:
+        if not self._on:
             return 0, None
         state, now = self._state, self._state.now()
         soon = now + state.periods.check_interval
-        # in this order: whoever touches a queue meanwhile has it looked at now or in the next round
-        touched, self._touched = self._touched, {}
-        names = list(touched)
+        # in this order: what happens meanwhile is looked at now, or has the next round armed
+        state.events.hush()
+        again_here, self._again = self._again, {}
+        seen, self._seen = self._seen, {}
+        for name, queue in list(state.queues.items()):
+            self._seen[name] = number = queue.event_seq
+            if seen.pop(name, None) != number:
+                again_here[name] = None
+        names = list(again_here | dict.fromkeys(seen))
         moments: list[int | None] = []
         looks: dict[str, _Look] = {}
         for name in names:
@@ -148,7 +137,7 @@ class Checks:
                 # what becomes ready by time alone touches nothing
                 again.append(max(look.next_ms, soon))
             if any(moment is not None for moment in again):
-                self._touched[name] = None
+                self._again[name] = None
                 moments += again
         moments.append(self._check_workers(looks, now, soon))
         moments.append(self._check_listeners(soon))
@@ -171,10 +160,10 @@ class Checks:
                 active=len(queue.active),
                 may_start=queue.room(now) > 0,
                 next_ms=queue.next_due(now, wall),
+                started_ms=queue.started_ms,
             )
 
     def _forget(self, name: str) -> None:
-        self._started.pop(name, None)
         for reason in ("queue_idle", "queue_large"):
             self._since.pop((reason, name), None)
             self._end(reason, name)
@@ -195,7 +184,7 @@ class Checks:
             self._since.pop(alarm, None)
             self._end(*alarm)
             return None
-        since = max(self._since.setdefault(alarm, now), self._started.get(name, 0))
+        since = max(self._since.setdefault(alarm, now), look.started_ms)
         left = since + self._state.periods.queue_idle_after - now
         if left > 0:
             return now + left
@@ -233,7 +222,7 @@ class Checks:
 
     def _check_listeners(self, soon: int) -> int | None:
         bound = self._state.config.listener_backlog_alarm
-        behind = {mailbox.name: mailbox.backlog for mailbox in self._state.events.mailboxes()}
+        behind = {mailbox.name: mailbox.backlog for mailbox in self._state.events.buffers()}
         for name, backlog in behind.items():
             if backlog > bound:
                 text = f"listener {name!r} is {backlog:,} events behind"

@@ -114,7 +114,7 @@ def report(state: State, behind_ms: int, standing: Iterable[str]) -> HealthRepor
     bound = state.config.listener_backlog_alarm
     problems += [
         f"listener {mailbox.name!r} is {mailbox.backlog:,} events behind"
-        for mailbox in state.events.mailboxes()
+        for mailbox in state.events.buffers()
         if mailbox.backlog > bound
     ]
     # what was found just now may be among it

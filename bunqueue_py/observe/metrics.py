@@ -7,11 +7,10 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..model.figures import ManagerStats, QueueStats, Throughput, Totals
+from ..model.spread import Distribution
 from ..registry.task_errors import TaskLine
-from ..shard.spread import Distribution
 from ..state import State
 from .stats import COUNTED, distributions, read
-from .timing import Timing
 
 if TYPE_CHECKING:
     from .collector import QueueCollector
@@ -46,11 +45,9 @@ class Metrics:
     def __init__(
         self,
         state: State,
-        timing: Timing | None,
         workers: Callable[[], int],
     ) -> None:
         self._state = state
-        self._timing = timing
         self._workers = workers
 
     def render_prometheus(self) -> str:
@@ -76,8 +73,8 @@ class Metrics:
 
     def families(self) -> list[Family]:
         """All families, read now."""
-        stats = read(self._state, None)
-        found = [*_queue_families(stats), *_times(distributions(self._state, self._timing))]
+        stats = read(self._state)
+        found = [*_queue_families(stats), *_times(distributions(self._state))]
         found.append(_one("bunqueue_workers", "Workers that run here.", self._workers()))
         found += _storage_families(stats)
         found += _task_families(self._state.errors.lines())

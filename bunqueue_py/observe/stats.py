@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from ..durations import ms_to_moment
 from ..model.figures import (
     Latency,
+    ListenerBuffer,
     ListenerStats,
     ManagerStats,
     MinuteCount,
@@ -16,52 +18,70 @@ from ..model.figures import (
     Throughput,
     Totals,
 )
+from ..model.spread import Distribution, distribution
 from ..ops.recover import check_open, enter
 from ..ops.tally import totals_of
 from ..shard.queue_state import QueueState
 from ..shard.shard import Shard
-from ..shard.spread import Distribution, distribution
-from ..shard.tally import COMPLETED, FAILED
 from ..state import State
 from ..types import JobCounts
-from .timing import Timing
 
 BITE = 64
 WAIT_BUCKETS = 32
 _HOUR_MS = 3_600_000
 _NO_RATES = Throughput()
 COUNTED = tuple(JobCounts.__dataclass_fields__)
+_COUNTS_END = len(COUNTED)
+_TOTALS_END = _COUNTS_END + len(Totals._fields)
+_SIZES = (
+    "ready_jobs",
+    "delayed_jobs",
+    "custom_ids",
+    "deduplication_keys",
+    "waiters",
+    "groups",
+    "counted_hours",
+)
+"""The collections of a queue that have no state of their own."""
+_ALSO_COUNTED = {"active": "active_jobs", "completed": "completed_jobs", "failed": "dead_letters"}
+_new, _set, _tuple = object.__new__, object.__setattr__, tuple.__new__
+_Number = TypeVar("_Number", int, float)
 
 
-def read(state: State, timing: Timing | None) -> ManagerStats:
+def read(state: State) -> ManagerStats:
     """All of it."""
     check_open(state)
-    queues: dict[str, QueueStats] = {}
     memory: Counter[str] = Counter()
+    found: list[_Line] = []
     for shard in state.shards.shards:
-        for name, found in _shard_stats(state, shard, memory):
-            queues[name] = found
-    found_all = queues.values()
-    totals = [sum(part) for part in zip(*(q.totals for q in found_all), strict=True)]
-    rates = [sum(part) for part in zip(*(q.throughput for q in found_all), strict=True)]
-    sums = [sum(part) for part in zip(*map(_numbers, found_all), strict=True)]
+        found += _lines(state, shard, memory)
+    queues = {line[0]: _stats_of(line) for line in found}
+    sums = _sums([line[2] for line in found], len(COUNTED) + len(Totals._fields) + len(_SIZES))
+    rates = _sums([line[3] for line in found], len(Throughput._fields))
+    sizes = dict(zip(_SIZES, sums[_TOTALS_END:], strict=True))
+    for name in ("active", "completed", "failed"):
+        sizes[_ALSO_COUNTED[name]] = sums[COUNTED.index(name)]
+    memory.update(sizes)
     return ManagerStats(
         at=ms_to_moment(state.now()),
-        counts=JobCounts(*sums),
-        totals=Totals(*totals),
+        counts=JobCounts(*sums[:_COUNTS_END]),
+        totals=Totals(*sums[_COUNTS_END:_TOTALS_END]),
         throughput=Throughput(*rates),
         # in the order in which the queues came into being
         queues={name: queues[name] for name in list(state.queues) if name in queues},
-        times={name: latency(d) for name, d in distributions(state, timing).items()},
+        times={name: latency(d) for name, d in distributions(state).items()},
         storage=_storage(state),
         memory=_memory(state, memory),
         listeners=listeners(state),
     )
 
 
-def _shard_stats(
-    state: State, shard: Shard, memory: Counter[str]
-) -> Iterator[tuple[str, QueueStats]]:
+_Line = tuple[str, bool, tuple[int, ...], Throughput]
+"""What is read of one queue under its lock: its name, whether it is paused, as plain numbers its
+counts, its totals and the sizes of its collections, and its rates."""
+
+
+def _lines(state: State, shard: Shard, memory: Counter[str]) -> Iterator[_Line]:
     with shard.lock:
         queues = list(shard.queues.values())
         memory["deadlines"] += len(shard.deadlines)
@@ -70,36 +90,52 @@ def _shard_stats(
         if shard.dirty is not None:
             memory["unwritten_changes"] += len(shard.dirty)
     for start in range(0, len(queues), BITE):
-        bite = []
         with shard.lock:
             if shard.gate:
                 enter(state, shard)
             now, wall = state.now(), state.wall()
-            for queue in queues[start : start + BITE]:
-                bite.append((queue.name, _queue_stats(queue, now, wall)))
-                _count_memory(queue, memory)
+            bite = [_line(queue, now, wall) for queue in queues[start : start + BITE]]
         yield from bite
 
 
-def _queue_stats(queue: QueueState, now: int, wall: int) -> QueueStats:
-    totals, tally = totals_of(queue), queue.tally
+def _line(queue: QueueState, now: int, wall: int) -> _Line:
+    ready, groups, tally = queue.ready, queue.groups, queue.tally
+    delayed = len(queue.delayed.members) + len(queue.anchored.members)
+    totals = (queue.admitted + queue.admitted_shift, queue.completed_total, queue.failed_total)
+    counts: tuple[int, ...]
+    if groups is None and not delayed and ready.lanes is None and not queue.paused:
+        # `by_state` of most queues, in line
+        size, high = len(ready.lane.records) - ready.lane.stale + ready.heaped, ready.heap_high
+        ended = queue.completed.size, len(queue.dead.records)
+        counts = (size - high, high, 0, len(queue.gated), len(queue.active), *ended, 0)
+    else:
+        size = queue.ready_count
+        counts = queue.by_state(now, wall)
+    sizes = (
+        # in the order of `_SIZES`
+        size,
+        delayed,
+        len(queue.custom_ids),
+        len(queue.unique_keys.owners),
+        len(queue.waiters.line),
+        0 if groups is None else len(groups.by_name),
+        0 if tally is None else len(tally.closed),
+    )
     rates = _NO_RATES if tally is None else tally.rates_at(totals, now)
-    return QueueStats(queue.counts(now, wall), queue.paused, totals, rates)
+    return queue.name, queue.paused, counts + totals + sizes, rates
 
 
-def _count_memory(queue: QueueState, memory: Counter[str]) -> None:
-    memory["ready_jobs"] += queue.ready_count
-    memory["delayed_jobs"] += len(queue.delayed.members) + len(queue.anchored.members)
-    memory["active_jobs"] += len(queue.active)
-    memory["completed_jobs"] += queue.completed.size
-    memory["dead_letters"] += len(queue.dead.records)
-    memory["custom_ids"] += len(queue.custom_ids)
-    memory["deduplication_keys"] += len(queue.unique_keys.owners)
-    memory["waiters"] += len(queue.waiters.line)
-    if queue.groups is not None:
-        memory["groups"] += len(queue.groups.by_name)
-    if queue.tally is not None and queue.tally.closed:
-        memory["counted_hours"] += len(queue.tally.closed)
+def _stats_of(line: _Line) -> QueueStats:
+    _, paused, numbers, rates = line
+    counts = _new(JobCounts)
+    # the constructor of a frozen dataclass stores one field after the other, at twice this
+    _set(counts, "__dict__", dict(zip(COUNTED, numbers, strict=False)))
+    totals = _tuple(Totals, numbers[_COUNTS_END:_TOTALS_END])
+    return _tuple(QueueStats, (counts, paused, totals, rates))
+
+
+def _sums(rows: Sequence[Sequence[_Number]], width: int) -> list[_Number]:
+    return [sum(column) for column in zip(*rows, strict=True)] if rows else [0] * width
 
 
 def _memory(state: State, parts: Counter[str]) -> dict[str, int]:
@@ -113,11 +149,6 @@ def _memory(state: State, parts: Counter[str]) -> dict[str, int]:
         "log_bytes": state.logs.size,
     }
     return {**sizes, **dict(sorted(parts.items()))}
-
-
-def _numbers(queue: QueueStats) -> Iterable[int]:
-    # of a dataclass, in the order of its fields
-    return vars(queue.counts).values()
 
 
 def _storage(state: State) -> StorageStats | None:
@@ -136,24 +167,21 @@ def _storage(state: State) -> StorageStats | None:
 
 def listeners(state: State) -> ListenerStats:
     """How the subscriptions of the event bus are doing."""
-    boxes = state.events.mailboxes()
-    return ListenerStats(
-        len(boxes), sum(box.backlog for box in boxes), sum(box.lost for box in boxes)
-    )
+    each = tuple(ListenerBuffer(box.name, box.backlog, box.lost) for box in state.events.buffers())
+    return ListenerStats(len(each), sum(one.backlog for one in each), state.events.lost, each)
 
 
-def distributions(state: State, timing: Timing | None) -> dict[str, Distribution]:
+def distributions(state: State) -> dict[str, Distribution]:
     """What was measured, by name; empty if nothing is."""
-    if timing is None:
+    if state.timings is None:
         return {}
-    found = timing.distributions()
+    found = state.timings.read()
     times = []
     for shard in state.shards.shards:
         with shard.lock:
             if shard.times is not None:
-                times.append(
-                    [(list(s.counts), s.total) for s in (shard.times.waits, shard.times.runs)]
-                )
+                parts = shard.times.waits, shard.times.runs
+                times.append([(s.counts_and(shard.times.at_once), s.total) for s in parts])
     for i, name in enumerate(("wait", "run")):
         found[name] = distribution((pair[i] for pair in times), 0.001, WAIT_BUCKETS)
     return found
@@ -166,22 +194,23 @@ def latency(found: Distribution) -> Latency:
     return Latency(count, mean, *(found.quantile(share) for share in (0.5, 0.95, 0.99)))
 
 
-def minutes(state: State, queue_name: str, kind: str) -> list[MinuteCount]:
-    """The minutes in which jobs of the queue ended so, oldest first."""
+def minutes(state: State, queue_name: str, which: int) -> list[MinuteCount]:
+    """The minutes in which jobs of the queue ended so (0: completed, 1: failed), oldest first."""
     check_open(state)
-    queue = state.queues.get(queue_name)
     days = state.config.completed_metrics_days
-    if queue is None or not days:
+    if not days:
         return []
-    with queue.lock:
-        if queue.shard.gate:
-            enter(state, queue.shard)
-        tally = queue.tally
+    shard = state.shards.of(queue_name)
+    with shard.lock:
+        if shard.gate:
+            enter(state, shard)
+        queue = shard.queues.get(queue_name)
+        tally = shard.tallies.get(queue_name) if queue is None else queue.tally
         if tally is None:
             return []
         since = state.now() // _HOUR_MS - days * 24
-        which = COMPLETED if kind == "completed" else FAILED
-        closed, points = tally.closed.copy(), list(tally.open_points(which, totals_of(queue)))
+        totals = Totals() if queue is None else totals_of(queue)
+        closed, points = tally.closed.copy(), list(tally.open_points(which, totals))
         hour = tally.hour
     # what is over never changes: it is unpacked with nothing held
     for over in sorted((h for h in closed if since <= h), reverse=True):

@@ -9,8 +9,10 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Iterable
+from copy import copy
 from typing import Any
 
+from ..model.flow_node import FlowNode, FlowPlan
 from ..model.job_trace import MAX_TRACE, TRACE
 from ..model.options import JobSpec
 
@@ -34,6 +36,8 @@ def attach(manager: Any, provider: Any) -> None:
     tracer = trace.get_tracer(SYSTEM, tracer_provider=given)
     manager.push = _push(tracer, manager.push)
     manager.push_batch = _push_batch(tracer, manager.push_batch)
+    manager.add_flows = _add_flows(tracer, manager.add_flows)
+    manager.add_child = _add_child(tracer, manager.add_child)
     manager.backend.instrument = _Instrument(tracer)
     manager.backend.child_instrument = f"{__name__}:in_process"
     manager.backend.trace_carrier = _carried
@@ -107,6 +111,63 @@ def _with_trace(spec: Any, carried: str) -> Any:
         traced.options = {TRACE: carried}
         return traced
     return spec
+
+
+def _add_flows(tracer: Tracer, call: Callable[..., Any]) -> Callable[..., Any]:
+    def add_flows(plan: FlowPlan, *, chain: bool = False) -> Any:
+        if not len(plan):
+            return call(plan, chain=chain)
+        # the last one is the root of the last flow, or the end of the chain
+        attributes = _attributes(plan.nodes[-1].queue, "add", "send")
+        with tracer.start_as_current_span(
+            f"add flow {plan.nodes[-1].queue}", kind=SpanKind.PRODUCER, attributes=attributes
+        ) as span:
+            carried = _carried()
+            if carried is not None:
+                plan = copy(plan)
+                plan.nodes = [_traced_node(node, carried) for node in plan.nodes]
+            jobs = call(plan, chain=chain)
+            span.set_attribute("messaging.batch.message_count", len(jobs))
+            return jobs
+
+    return add_flows
+
+
+def _add_child(tracer: Tracer, call: Callable[..., Any]) -> Callable[..., Any]:
+    def add_child(job: Any, node: Any) -> Any:
+        if not isinstance(node, FlowNode):
+            return call(job, node)  # which refuses it
+        with tracer.start_as_current_span(
+            f"add {node.queue}",
+            kind=SpanKind.PRODUCER,
+            attributes=_attributes(node.queue, "add", "send"),
+        ) as span:
+            carried = _carried()
+            child = call(job, node if carried is None else _traced_tree(node, carried))
+            span.set_attribute("messaging.message.id", child.id)
+            return child
+
+    return add_child
+
+
+def _traced_node(node: FlowNode, carried: str) -> FlowNode:
+    traced = copy(node)
+    traced.options = {**node.options, TRACE: carried}
+    return traced
+
+
+def _traced_tree(node: FlowNode, carried: str) -> FlowNode:
+    """The node and all below it, each once; what is wrong with the tree stays wrong."""
+    copies: dict[int, FlowNode] = {}
+    todo = [node]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, FlowNode) and id(each) not in copies:
+            copies[id(each)] = _traced_node(each, carried)
+            todo += each.children
+    for each in copies.values():
+        each.children = [copies.get(id(child), child) for child in each.children]
+    return copies[id(node)]
 
 
 class _Instrument:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..errors import ManagerClosedError, ValidationError
-from ..model.events import WEBHOOK_DISABLED, Mailbox, RawEvent
+from ..model.events import WEBHOOK_DISABLED, Inbox, Mailbox, RawEvent
 from ..model.options import checked_queue_name
 from ..model.webhooks import (
     WEBHOOK_EVENTS,
@@ -268,6 +268,10 @@ class _Ear(Mailbox):
         super().__init__("webhook", lambda item: None, lambda: 0)
         self._hook_id = hook_id
         self._shared = shared
+
+    @property
+    def buffer(self) -> Inbox | None:
+        return self._shared
 
     def offer(self, item: Any) -> bool:
         return self._shared.offer((self._hook_id, item))

@@ -9,6 +9,7 @@ from ..model.job import COMPLETED, FAILED, PENDING, REMOVED, JobRecord
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
+from ..stores.timings import SAMPLED
 from ..types import Outcome
 from .commit import outcome_cut, settle
 from .finish import complete
@@ -26,11 +27,15 @@ NOT_ISSUED = Outcome(False, "not_issued")
 def ack(state: State, job_id: str, token: str | None, data: bytes | None) -> Outcome:
     """Completes the job if the token is that of its delivery (SPEC 5's table); a durable one on
     disk, too. Raises `StorageError` with `accepted` if that fails."""
+    timings = state.timings
+    began_ns = 0
     record = state.index.get(job_id)
     if record is None:
         check_open(state)
         return GONE
     queue: QueueState = record.queue
+    if timings is not None and not queue.completed_total & SAMPLED:
+        began_ns = timings.now_ns()
     shard = queue.shard
     with queue.lock:
         if shard.gate:
@@ -55,6 +60,8 @@ def ack(state: State, job_id: str, token: str | None, data: bytes | None) -> Out
         settle(state, cut, job_id)
     elif state.storage is not None:
         state.storage.admit()
+    if timings is not None and began_ns:
+        timings.ack.end(began_ns)
     return APPLIED
 
 
@@ -65,6 +72,8 @@ def ack_batch(
     each run of items of one queue; a token that was never issued answers `not_issued`. Waits once
     for all durable ones; returns what went wrong with that."""
     check_open(state)
+    timings = state.timings
+    began_ns = 0 if timings is None else timings.now_ns()
     outcomes: list[Outcome] = []
     waits: list[tuple[int, str]] = []
     position, end = 0, len(items)
@@ -85,6 +94,8 @@ def ack_batch(
             settle(state, *(waits[-1] if waits else (0, None)))
         except StorageError as error:
             return outcomes, error
+    if timings is not None and began_ns:
+        timings.ack.end(began_ns)
     return outcomes, None
 
 

@@ -21,6 +21,8 @@ from .tie import needed_owner, unknown_dependency
 
 NOTHING: frozenset[str] = frozenset()
 _WAITING, _PRIORITIZED = JobState.WAITING, JobState.PRIORITIZED
+PUSHED = {False: {"state": str(_WAITING)}, True: {"state": str(_PRIORITIZED)}}
+"""What `pushed` carries of a job that is ready, by whether its priority is above 0."""
 
 
 def admitted(

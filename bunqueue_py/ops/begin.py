@@ -22,7 +22,7 @@ def begin(state: State, job_id: str, token: str | None) -> bool:
         return False
     queue: QueueState = record.queue
     shard = queue.shard
-    if not (state.events.any or queue.paused or shard.gate):
+    if not (state.events.active is not None or queue.paused or shard.gate):
         delivery = record.delivery
         if delivery is None or delivery.token != token:
             return False

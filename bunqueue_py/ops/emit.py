@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..model.events import RawEvent
 from ..shard.queue_state import QueueState
 from ..state import State
+from ..stores.subscriptions import Route
 
 
 def emit(
@@ -17,16 +19,21 @@ def emit(
     carried: dict[str, Any] | None = None,
 ) -> None:
     """Draws the queue's next sequence number and hands the event to every listener that hears its
-    type. The caller has tested that there is a listener at all."""
-    events = state.events
-    queue.event_seq = number = queue.event_seq + 1
-    if kind not in events.kinds:
-        return
-    name = queue.name
-    event = (kind, name, job_id, now, number, carried)
-    # what `publish` does, in line
-    for of, types, mailbox in events.entries:
-        if (types is None or kind in types) and (of is None or of == name) and mailbox.offer(event):
+    type; where nobody does, nothing has happened. The caller has tested that there is a listener
+    at all."""
+    route = state.events.heard.get(kind)
+    if route is not None:
+        queue.event_seq = number = queue.event_seq + 1
+        hand_out(state, queue, route, (kind, queue.name, job_id, now, number, carried))
+
+
+def hand_out(state: State, queue: QueueState, route: Route, event: RawEvent) -> None:
+    """Gives a numbered event to who hears it."""
+    events, name = state.events, event[1]
+    if events.quiet:
+        events.stir(event[3])
+    for of, offer in route.ears:
+        if (of is None or of == name) and offer(event):
             events.losing = True
     if events.losing:
         # a listener that never returns cannot say it itself; logging is foreign code

@@ -134,7 +134,8 @@ def end_run(
         failure = failure._replace(reason=verdict.reason)
         finalize(state, queue, record, failure, now, charged=row, by_sweep=by_sweep)
         return verdict
-    note_run(queue, record, now)
+    if queue.shard.times is not None:
+        note_run(queue.shard.times, record, now)
     interrupt(queue.shard, record.delivery, reason_of(failure))
     queue.leave_active(record, now)
     drop_deadlines(queue, record.delivery)

@@ -14,11 +14,12 @@ from ..state import State
 from ..stores.results import Proof
 from .archive import is_kept, leave
 from .emit import emit as emit
+from .emit import hand_out as hand_out
 from .interrupt import interrupt, reason_of
 from .log_rows import drop_log
 from .mark import mark, mark_completed, mark_gone
 from .outcomes import drop_edges, links_of, pin_proof, record_end, record_leave
-from .tally import look
+from .tally import look, note_run
 from .unblock import settle_met
 
 
@@ -47,7 +48,13 @@ def complete(
     else:
         leave_stage(queue, record, now)
     if now >= queue.look_ms:
-        look(state, queue, record, now, ran=delivery is not None)
+        look(state, queue, now)
+    times = shard.times
+    if times is not None and delivery is not None:
+        if record.started_ms == now and record.run_at_ms == now:
+            times.at_once += 1
+        else:
+            note_run(times, record, now)
     record.complete(now, size)
     if record.unique_key is not None:
         queue.unique_keys.free(record)
@@ -74,12 +81,22 @@ def complete(
             _keep(state, queue, record, keep, now)
     if shard.watched:
         resolve(queue, job_id, "completed", data)
-    if state.events.any:
+    events = state.events
+    if events.completed is not None:
+        # what `emit` does, in line
+        queue.event_seq = number = queue.event_seq + 1
         carried = None if data is None else {"result": data}
-        emit(state, queue, "completed", job_id, now, carried)
+        event = ("completed", queue.name, job_id, now, number, carried)
+        box = events.completed.box
+        if box is not None and len(box.items) < box.easy:
+            box.items.append(event)
+            if not box.awake:
+                box.ring()
+        else:
+            hand_out(state, queue, events.completed, event)
     if queue.waiters.line and (queue.limits is not None or queue.groups is not None):
         queue.freed(now)
-    if not queue.active and (queue.empty_waiters or state.events.any):
+    if not queue.active and (queue.empty_waiters or events.empty is not None):
         ran_dry(state, queue, now)
     if freed is not None:
         settle_met(state, job_id, freed, now)
@@ -100,7 +117,9 @@ def finalize(
     it died in, if it did."""
     failure = failure._replace(stack=trimmed(failure.stack, record.options.stack_trace_limit))
     if now >= queue.look_ms:
-        look(state, queue, record, now, ran=charged is not None)
+        look(state, queue, now)
+    if queue.shard.times is not None and charged is not None:
+        note_run(queue.shard.times, record, now)
     interrupt(queue.shard, record.delivery, reason_of(failure))
     leave_stage(queue, record, now)
     record.fail(failure, now, charged=charged, by_sweep=by_sweep)
@@ -271,11 +290,23 @@ def evict(state: State, queue: QueueState, limit: int) -> None:
 
 def ran_dry(state: State, queue: QueueState, now: int) -> None:
     """Nothing is active: if nothing is pending either, says so."""
-    if queue.pending or queue.gated:
+    ready = queue.ready
+    # of `queue.pending`, what tells of most queues without another call
+    if len(ready.lane.records) > ready.lane.stale or queue.gated or queue.pending:
         return
-    if state.events.any:
-        emit(state, queue, "empty", None, now)
-    queue.settle_idle()
+    route = state.events.empty
+    if route is not None:
+        queue.event_seq = number = queue.event_seq + 1
+        event = ("empty", queue.name, None, now, number, None)
+        box = route.box
+        if box is not None and len(box.items) < box.easy:
+            box.items.append(event)
+            if not box.awake:
+                box.ring()
+        else:
+            hand_out(state, queue, route, event)
+    if queue.empty_waiters:
+        queue.settle_idle()
 
 
 def removed(state: State, queue: QueueState, record: JobRecord, now: int) -> None:

@@ -17,10 +17,11 @@ from ..shard.shard import BROKEN, OPEN
 from ..shard.stalls import watch
 from ..shard.waiters import Waiter
 from ..state import State
+from ..stores.timings import SAMPLED
 from ..types import ANY, GroupChoice, JobState
 from .careful import hand_over, is_alone
 from .expire import expire, is_expired
-from .finish import emit
+from .finish import hand_out
 from .mark import mark_start
 from .push import find_queue
 from .recover import enter
@@ -46,10 +47,14 @@ def pull(
     them), and none that has a timeout or a ttl. `waiter` lets another thread end the wait with
     `cancel`.
     """
+    timings = state.timings
     try:
         queue = state.queues[queue_name]
     except (KeyError, TypeError):
         queue = find_queue(state, queue_name)
+    began_ns = 0
+    if timings is not None and not (queue.completed_total + len(queue.active)) & SAMPLED:
+        began_ns = timings.now_ns()
     shard = queue.shard
     with queue.lock:
         if shard.gate:
@@ -59,6 +64,8 @@ def pull(
         shard.gate = BROKEN
         views = _take(state, queue, limit, lease_ms, owner, group, claim)
         shard.gate = OPEN
+    if timings is not None and began_ns and views:
+        timings.pull.end(began_ns)
     if shard.after:
         shard.call_after()
     if not state.alarm.served:
@@ -81,10 +88,14 @@ def pull_one(
     group: GroupChoice = ANY,
 ) -> JobSnapshot | None:
     """`pull` for one job: the next one, or `None`."""
+    timings = state.timings
     try:
         queue = state.queues[queue_name]
     except (KeyError, TypeError):
         queue = find_queue(state, queue_name)
+    began_ns = 0
+    if timings is not None and not (queue.completed_total + len(queue.active)) & SAMPLED:
+        began_ns = timings.now_ns()
     shard = queue.shard
     with queue.lock:
         if shard.gate:
@@ -117,6 +128,8 @@ def pull_one(
                 None if record is None else _start(state, queue, record, now, lease_ms, owner, True)
             )
         shard.gate = OPEN
+    if timings is not None and began_ns and view is not None:
+        timings.pull.end(began_ns)
     if shard.after:
         shard.call_after()
     if not state.alarm.served:
@@ -357,6 +370,7 @@ def _start(
     if groups is not None and side is not None and side.group is not None:
         groups.start(side.group, now)
     record.start(delivery, now)
+    queue.started_ms = now
     queue.active[record.id] = record
     if expires_ms is not None:
         deadlines = shard.deadlines
@@ -370,8 +384,17 @@ def _start(
     if begun:
         if options.timeout_ms is not None:
             arm_timeout(state, queue, delivery, now)
-        if state.events.any:
-            emit(state, queue, "active", record.id, now)
+        route = state.events.active
+        if route is not None:
+            queue.event_seq = number = queue.event_seq + 1
+            event = ("active", queue.name, record.id, now, number, None)
+            box = route.box
+            if box is not None and len(box.items) < box.easy:
+                box.items.append(event)
+                if not box.awake:
+                    box.ring()
+            else:
+                hand_out(state, queue, route, event)
     if begun and shard.dirty is not None:
         mark_start(shard.dirty, delivery)
     # fields_of, in line

@@ -15,12 +15,13 @@ from ..model.snapshot import JobSnapshot, new_fields
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
+from ..stores.timings import SAMPLED
 from ..types import DEFAULT_HOLD, DEFAULT_MODE, Deduplication
-from .admit import NOTHING, admitted, refusal
+from .admit import NOTHING, PUSHED, admitted, refusal
 from .commit import cut_short, first_durable, refuse, settle
 from .draft import draft, draft_batch, new_record
 from .draft import encode as encode
-from .finish import emit
+from .finish import emit, hand_out
 from .mark import mark_new
 from .recover import enter
 from .tally import begin_tally
@@ -44,11 +45,14 @@ def push(
     state: State, queue_name: str, data: Any, name: str, options: dict[str, Any]
 ) -> JobSnapshot:
     """Admits one job, or finds the one of its custom id or key."""
-    storage = state.storage
+    storage, timings = state.storage, state.timings
+    began_ns = 0
     known_done = NOTHING
     queue = state.queues.get(queue_name)
     if queue is None:
         checked_queue_name(queue_name)
+    if timings is not None and (queue is None or not queue.seq & SAMPLED):
+        began_ns = timings.now_ns()
     if options:
         record, own = draft(state, queue, name, data, options)
         if own is not None and own.depends_on:
@@ -75,18 +79,11 @@ def push(
             if refused is not None:
                 raise refused
         shard.gate = BROKEN
-        if (
-            own is None
-            and record.options.is_plain
-            and not state.events.pushed
-            and not queue.waiters.line
-        ):
-            # the short way of _admit, in line: a plain job, and nobody to tell
+        if own is None and record.options.is_plain and not queue.waiters.line:
+            # the short way of _admit, in line: a plain job, and nobody to wake
             record.created_ms = record.run_at_ms = record.entered_ms = now
             queue.admitted += 1
             queue.seq += 1
-            if state.events.any:
-                queue.event_seq += 1  # nobody hears it, and yet it was one
             state.index[record.id] = record
             ready = queue.ready
             if record.priority == 0:
@@ -95,6 +92,18 @@ def push(
                 ready.admit(record, queue.seq)
             if shard.dirty is not None:
                 shard.dirty.add_new(record, queue.name, queue.seq, now)
+            route = state.events.pushed
+            if route is not None:
+                queue.event_seq = number = queue.event_seq + 1
+                told = PUSHED[record.priority > 0]
+                event = ("pushed", queue.name, record.id, now, number, told)
+                box = route.box
+                if box is not None and len(box.items) < box.easy:
+                    box.items.append(event)
+                    if not box.awake:
+                        box.ring()
+                else:
+                    hand_out(state, queue, route, event)
             job = state.view(record.id, None, new_fields(record, queue.name, now))
         else:
             job = admitted(state, queue, record, own, now, known_done)
@@ -108,6 +117,8 @@ def push(
         settle(state, cut, job._id)
     elif storage is not None:
         storage.admit()
+    if timings is not None and began_ns:
+        timings.push.end(began_ns)
     return job
 
 
@@ -121,9 +132,13 @@ def push_named(
 ) -> JobSnapshot:
     """`push` of a job with a custom id, a key or both, and no other option. It goes most of its
     way in line: a name is to cost a push little more than the place that it takes."""
+    timings = state.timings
+    began_ns = 0
     queue = state.queues.get(queue_name)
     if queue is None:
         checked_queue_name(queue_name)
+    if timings is not None and (queue is None or not queue.seq & SAMPLED):
+        began_ns = timings.now_ns()
     # most names are seen to be good without a call of ours: what can be printed has no NUL and
     # no half of a character
     if custom_id is not None and (
@@ -180,15 +195,12 @@ def push_named(
         if (
             (custom_id is None or custom_id not in queue.custom_ids)
             and (key is None or key not in owners)
-            and not state.events.pushed
             and not queue.waiters.line
         ):
             # the short way again
             record.created_ms = record.run_at_ms = record.entered_ms = now
             queue.admitted += 1
             queue.seq += 1
-            if state.events.any:
-                queue.event_seq += 1
             state.index[record.id] = record
             if custom_id is not None:
                 queue.custom_ids[custom_id] = record
@@ -201,6 +213,8 @@ def push_named(
             queue.ready.lane.records.append(record)
             if shard.dirty is not None:
                 mark_new(queue, record)
+            if state.events.pushed is not None:
+                emit(state, queue, "pushed", record.id, now, PUSHED[False])
             job = state.view(record.id, None, new_fields(record, queue.name, now))
         else:
             job = admitted(state, queue, record, NAMED, now)
@@ -209,6 +223,8 @@ def push_named(
         shard.call_after()
     if storage is not None:
         storage.admit()
+    if timings is not None and began_ns:
+        timings.push.end(began_ns)
     return job
 
 
@@ -218,6 +234,8 @@ def push_batch(
     """Admits all, in order, in one hold of the lock; what is invalid refuses the batch whole,
     naming `jobs[i]`."""
     checked_queue_name(queue_name)
+    timings = state.timings
+    began_ns = 0 if timings is None else timings.now_ns()
     drafts, batch = draft_batch(state, state.queues.get(queue_name), specs)
     if batch is not None:
         return _push_tied(state, queue_name, drafts, batch)
@@ -239,8 +257,8 @@ def push_batch(
         shard.gate = BROKEN
         index, view = state.index, state.view
         owners, custom_ids = queue.unique_keys.owners, queue.custom_ids
-        # with nobody to tell, the plain job of a batch takes the short way of _admit, in line
-        quiet = not state.events.pushed and not queue.waiters.line
+        # with nobody to wake, the plain job of a batch takes the short way of _admit, in line
+        quiet, heard = not queue.waiters.line, state.events.pushed is not None
         full: BunqueueError | None = None
         for record, own in drafts:
             if (
@@ -258,8 +276,6 @@ def push_batch(
                 record.created_ms = record.run_at_ms = record.entered_ms = now
                 queue.admitted += 1
                 queue.seq += 1
-                if state.events.any:
-                    queue.event_seq += 1
                 index[record.id] = record
                 if own is not None:
                     if record.custom_id is not None:
@@ -275,12 +291,13 @@ def push_batch(
                 else:
                     queue.ready.admit(record, queue.seq)
                 jobs.append(view(record.id, None, new_fields(record, queue.name, now)))
-                if shard.dirty is None:
-                    continue
-                if own is None:
-                    shard.dirty.add_new(record, queue.name, queue.seq, now)
-                else:
-                    mark_new(queue, record)
+                if shard.dirty is not None:
+                    if own is None:
+                        shard.dirty.add_new(record, queue.name, queue.seq, now)
+                    else:
+                        mark_new(queue, record)
+                if heard:
+                    emit(state, queue, "pushed", record.id, now, PUSHED[priority > 0])
             else:
                 if own is not None and (
                     own.group_limit is not None or state.dependencies.dependents
@@ -296,6 +313,8 @@ def push_batch(
     if not state.alarm.served:
         state.alarm.start()
     _settle_batch(state, cut, first, jobs, full, len(jobs))
+    if timings is not None and began_ns:
+        timings.push.end(began_ns)
     return jobs
 
 

@@ -7,80 +7,94 @@ from ..model.figures import Totals
 from ..model.job import JobRecord
 from ..shard.dirty import minutes_name
 from ..shard.queue_state import QueueState
-from ..shard.tally import MARK_MS, TICK_MS, Tally, packed
+from ..shard.shard import Times
+from ..shard.tally import Tally, packed
 from ..state import State
 
 MINUTES_KIND = "minutes"
+MAX_TALLIES = 10_000
+"""Of so many queues that were let go a shard keeps the counts."""
 _HOURS = 24
 _HOUR_MS = 3_600_000
 
 
 def begin_tally(state: State, queue: QueueState) -> None:
-    """The queue is new: from now on its jobs are counted."""
-    queue.tally = Tally(Totals(), state.now())
+    """The queue is new, or was let go and comes again: from now on its jobs are counted."""
+    queue.tally = queue.shard.tallies.pop(queue.name, None) or Tally(Totals(), state.now())
 
 
-def look(state: State, queue: QueueState, record: JobRecord, now: int, *, ran: bool) -> None:
-    """A job is about to be counted as ended, and `queue.look_ms` has passed; `ran`: out of a run
-    that ends with it."""
-    times = queue.shard.times
-    if times is None:
-        queue.look_ms = (now // TICK_MS + 1) * TICK_MS
-    else:
-        # every end is looked at, and nearly all have nothing else to say
-        started = record.started_ms
-        if ran and started is not None:
-            # what `note_run` does, in line
-            waits, runs = times.waits, times.runs
-            waited, took = started - record.run_at_ms, now - started
-            if waited > 0:
-                waits.total += waited
-                waits.counts[waited.bit_length()] += 1
-            else:
-                waits.counts[0] += 1
-            if took > 0:
-                runs.total += took
-                runs.counts[took.bit_length()] += 1
-            else:
-                runs.counts[0] += 1
-        tally = queue.tally
-        if tally is not None and now < tally.next_ms:
-            return
-    count(state, queue, now)
+def keep_tally(queue: QueueState) -> None:
+    """The queue is let go; what was counted is told for as long as ever. Called under the shard's
+    lock."""
+    tally, kept = queue.tally, queue.shard.tallies
+    if tally is not None and tally.rest(totals_of(queue)):
+        kept[queue.name] = tally
+        if len(kept) > MAX_TALLIES:
+            del kept[next(iter(kept))]
 
 
-def note_run(queue: QueueState, record: JobRecord, now: int) -> None:
+def note_run(times: Times, record: JobRecord, now: int) -> None:
     """A run ends now: how long the job had waited for it, and how long it took."""
-    times, started = queue.shard.times, record.started_ms
-    if times is not None and started is not None:
-        times.waits.note(started - record.run_at_ms)
-        times.runs.note(now - started)
+    started = record.started_ms
+    if started is None:
+        return
+    waits, runs = times.waits, times.runs
+    waited, took = started - record.run_at_ms, now - started
+    # what `Spread.note` does, in line: this is on the way of every job that is measured
+    if waited > 0:
+        waits.total += waited
+        waits.counts[waited.bit_length()] += 1
+    else:
+        waits.counts[0] += 1
+    if took > 0:
+        runs.total += took
+        runs.counts[took.bit_length()] += 1
+    else:
+        runs.counts[0] += 1
 
 
-def count(state: State, queue: QueueState, now: int) -> None:
-    """Puts what was counted since the last look where it belongs, and marks it now and then."""
-    tally = queue.tally
+def look(state: State, queue: QueueState, now: int) -> None:
+    """`queue.look_ms` has passed, and the first job since then is about to be counted as ended:
+    puts what was counted since the last look where it belongs, and has what is counted from now on
+    marked when its second is over."""
+    tally, shard = queue.tally, queue.shard
     if tally is None:
-        queue.tally = Tally(totals_of(queue), now)
-        return
-    if now < tally.next_ms:
-        return
+        tally = queue.tally = Tally(totals_of(queue), now)
+    elif now >= tally.next_ms:
+        _sort_out(state, queue, tally, now)
+    queue.look_ms = tally.next_ms
+    if shard.dirty is not None and state.config.completed_metrics_days:
+        shard.counting[queue] = None
+        state.counting.arm(tally.next_ms)
+        if not state.alarm.served:
+            shard.after.append(state.alarm.start)
+
+
+def _sort_out(state: State, queue: QueueState, tally: Tally, now: int) -> None:
     over = tally.look(totals_of(queue), now)
-    days = state.config.completed_metrics_days
     if over is not None:
+        days = state.config.completed_metrics_days
         if days and over in tally.closed:
             _keep(queue, over, tally.closed[over])
         for hour in tally.forget_before(now // _HOUR_MS - days * _HOURS):
             _keep(queue, hour, None)
-    if days and (over is not None or now >= tally.mark_ms):
-        tally.mark_ms = now + MARK_MS
-        mark_minutes(queue)
 
 
-def mark_minutes(queue: QueueState) -> None:
-    """The open hour's counts are as they are now."""
+def mark_counts(state: State, queue: QueueState, now: int) -> int | None:
+    """Marks what the queue has counted, if the second of its last look is over; otherwise returns
+    when that is. Called under the shard's lock, in a section."""
     tally = queue.tally
-    if tally is not None and queue.shard.dirty is not None and any(tally.minutes):
+    if tally is not None:
+        if now < tally.next_ms:
+            return tally.next_ms
+        _sort_out(state, queue, tally, now)
+        # the next end looks again, and has itself marked anew: `look_ms` has passed
+        _mark_open_hour(queue, tally)
+    return None
+
+
+def _mark_open_hour(queue: QueueState, tally: Tally) -> None:
+    if any(tally.minutes):
         _keep(queue, tally.hour, packed(tally.minutes))
 
 
@@ -91,7 +105,7 @@ def mark_last(state: State, queue: QueueState, now: int) -> None:
         over = tally.look(totals_of(queue), now)
         if over is not None and over in tally.closed:
             _keep(queue, over, tally.closed[over])
-        mark_minutes(queue)
+        _mark_open_hour(queue, tally)
 
 
 def restore_minutes(state: State, queue: QueueState, hour_text: str, body: object) -> None:
@@ -105,6 +119,13 @@ def restore_minutes(state: State, queue: QueueState, hour_text: str, body: objec
     if queue.tally is None:
         queue.tally = Tally(totals_of(queue), now)
     queue.tally.restore(hour, body)
+
+
+def read_hour(which: int, key: str, body: object) -> list[tuple[int, int]]:
+    """The (moment, count) of the minutes of a row that a file keeps. Raises `ValueError`."""
+    if not isinstance(body, str):
+        raise ValueError("the counts of an hour are a text")
+    return Tally.points_of(which, int(key.partition("\0")[2]), body)
 
 
 def totals_of(queue: QueueState) -> Totals:

@@ -19,6 +19,7 @@ from ..shard.shard import BROKEN, OPEN, Shard
 from ..state import State
 from .mark import mark_queue
 from .recover import enter
+from .tally import keep_tally
 
 ENTRIES_BITE = 512
 """How many entries of an index one hold looks at."""
@@ -232,6 +233,8 @@ def let_go(state: State, shard: Shard, name: str, unchanged: Signature) -> bool:
         if not gone:
             shard.queues[name] = queue
             state.queues[name] = queue
+        else:
+            keep_tally(queue)
         shard.gate = OPEN
     return gone
 

@@ -63,6 +63,7 @@ class Places:
         "seq",
         "shard",
         "stalls",
+        "started_ms",
         "tally",
         "unique_keys",
         "waiters",
@@ -77,6 +78,8 @@ class Places:
         #: not emptied either: walks under way go by it
         self.arrivals = Arrivals()
         self.event_seq = 0
+        #: when a job was handed out last
+        self.started_ms = 0
         self.admitted = 0
         self.departed = 0
         #: what to add to `admitted` for the number of jobs added since the manager was opened
@@ -308,7 +311,14 @@ class Places:
     @property
     def pending(self) -> int:
         """How many jobs wait, ready or delayed."""
-        return self.ready_count + len(self.delayed.members) + len(self.anchored.members)
+        ready, groups = self.ready, self.groups
+        # as `len(ready)` has it: at the end of a job somebody may ask whether it was the last
+        size = len(ready.lane.records) - ready.lane.stale + ready.heaped
+        if ready.lanes is not None:
+            size += len(ready.lanes)
+        if groups is not None:
+            size += groups.ready
+        return size + len(self.delayed.members) + len(self.anchored.members)
 
     @property
     def is_idle(self) -> bool:

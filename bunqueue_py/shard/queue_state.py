@@ -50,28 +50,37 @@ class QueueState(Places):
 
     def counts(self, now: int, wall: int) -> JobCounts:
         """Counts by state, judged now; O(log n) and moves nothing."""
-        prioritized = self.ready.prioritized
-        if self.groups is not None:
-            prioritized += self.groups.prioritized
-        waiting = self.ready_count - prioritized
-        delayed = len(self.delayed.members) + len(self.anchored.members)
+        return JobCounts(*self.by_state(now, wall))
+
+    def by_state(self, now: int, wall: int) -> tuple[int, int, int, int, int, int, int, int]:
+        """The parts of `counts`, in the order of its fields."""
+        ready, groups = self.ready, self.groups
+        waiting = len(ready)
+        prioritized = ready.heap_high
+        if ready.lanes is not None:
+            prioritized += len(ready.lanes.high)
+        if groups is not None:
+            waiting += groups.ready
+            prioritized += groups.prioritized
+        waiting -= prioritized
+        delayed = 0
         for index, moment in ((self.delayed, now), (self.anchored, wall)):
             if index.members:
                 plain, high = index.count_due(moment)
                 waiting, prioritized = waiting + plain, prioritized + high
-                delayed -= plain + high
+                delayed += len(index.members) - plain - high
         paused = 0
         if self.paused:
             paused, waiting, prioritized = waiting + prioritized, 0, 0
-        return JobCounts(
-            waiting=waiting,
-            prioritized=prioritized,
-            delayed=delayed,
-            waiting_children=len(self.gated),
-            active=len(self.active),
-            completed=len(self.completed),
-            failed=len(self.dead),
-            paused=paused,
+        return (
+            waiting,
+            prioritized,
+            delayed,
+            len(self.gated),
+            len(self.active),
+            self.completed.size,
+            len(self.dead.records),
+            paused,
         )
 
     def streams(

@@ -9,14 +9,15 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from ..errors import ForkedManagerError, ManagerClosedError
+from ..model.spread import Spread
 from ..sync import SHARD, make_lock
 from .deadlines import Deadlines
 from .dirty import Dirty
-from .spread import Spread
 from .stalls import CONFIRM_MS
 
 if TYPE_CHECKING:
     from .queue_state import QueueState
+    from .tally import Tally
     from .waiters import Waiter
 
 OPEN, BROKEN, CLOSED, FORKED, INERT = range(5)
@@ -37,6 +38,7 @@ class Shard:
         "careful_ms",
         "completions",
         "confirm_ms",
+        "counting",
         "deadlines",
         "dirty",
         "finished",
@@ -46,6 +48,7 @@ class Shard:
         "index",
         "lock",
         "queues",
+        "tallies",
         "times",
         "watched",
     )
@@ -68,6 +71,10 @@ class Shard:
         self.times: Times | None = None
         self.finished_bytes = 0
         self.heads = FinishedHeads()
+        #: the queues with ends counted that are not marked for storage yet
+        self.counting: dict[QueueState, None] = {}
+        #: the counts of queues that were let go, by name; the oldest make room
+        self.tallies: dict[str, Tally] = {}
         self.watched: dict[str, list[Watcher]] = {}
         self.after: deque[Callable[[], None]] = deque()
 
@@ -99,11 +106,14 @@ class Shard:
 
 
 class Times:
-    """How long the runs that ended had waited, and took, in milliseconds. Guarded."""
+    """How long the runs that ended had waited, and took, in milliseconds. Guarded.
 
-    __slots__ = ("runs", "waits")
+    `at_once` are those that did both within one millisecond, as most do where many jobs run."""
+
+    __slots__ = ("at_once", "runs", "waits")
 
     def __init__(self) -> None:
+        self.at_once = 0
         self.waits = Spread()
         self.runs = Spread()
 

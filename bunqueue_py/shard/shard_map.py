@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
 from .queue_state import QueueState
-from .shard import Shard
+from .shard import Shard, Times
 from .stalls import CONFIRM_MS
 
 T = TypeVar("T")
@@ -30,8 +30,10 @@ class ShardMap:
 
     __slots__ = ("_mask", "shards")
 
-    def __init__(self, count: int, confirm_ms: int = CONFIRM_MS) -> None:
+    def __init__(self, count: int, confirm_ms: int = CONFIRM_MS, *, measured: bool = False) -> None:
         self.shards = tuple(Shard(i, confirm_ms) for i in range(count))
+        for shard in self.shards if measured else ():
+            shard.times = Times()
         self._mask = count - 1
 
     def of(self, queue: str) -> Shard:

@@ -15,30 +15,31 @@ from ..model.figures import Throughput, Totals
 
 MINUTE_MS = 60_000
 TICK_MS = 1_000
-MARK_MS = 5_000
-"""How old what is counted in the open hour may get, at work, before it is marked for storage."""
 FACTOR = 0.3
 _MINUTES = 60
 _PACKED = struct.Struct("<120I")
 _MOST = 0xFFFFFFFF
 COMPLETED, FAILED = 0, 1
+"""Which count of a minute that is."""
 
 
 _NO_RATES = Throughput()
+_tuple = tuple.__new__
+_REST = [(1 - FACTOR) ** n for n in range(2_000)]
+"""What is left of a rate after so many seconds in which nothing came; less than that is nothing."""
 
 
 class Tally:
     """The counts of one queue. An hour that is over is one short text; the open one is a list of
     completed and failed for each of its minutes."""
 
-    __slots__ = ("base", "closed", "hour", "looked_ms", "mark_ms", "minutes", "next_ms", "rates")
+    __slots__ = ("base", "closed", "hour", "looked_ms", "minutes", "next_ms", "rates")
 
     def __init__(self, totals: Totals, now: int) -> None:
         self.base = totals
         self.looked_ms = now
         #: when the second of the last look is over
         self.next_ms = (now // TICK_MS + 1) * TICK_MS
-        self.mark_ms = now + MARK_MS
         self.hour = now // MINUTE_MS // _MINUTES
         #: empty until there is something to count
         self.minutes: list[int] = []
@@ -72,22 +73,31 @@ class Tally:
             minutes[at] += totals.completed - base.completed
             minutes[at + 1] += totals.failed - base.failed
 
-    def rates_at(self, totals: Totals, now: int) -> Throughput:
+    def rates_at(self, totals: tuple[int, ...], now: int) -> Throughput:
         """The moving averages as of now; changes nothing, so readers do not disturb them."""
         ticks = now // TICK_MS - self.looked_ms // TICK_MS
-        if ticks <= 0:
-            return self.rates
         base, rates = self.base, self.rates
-        if totals == base and rates is _NO_RATES:
+        if ticks <= 0 or (totals == base and rates is _NO_RATES):
             return rates
-        rest = (1 - FACTOR) ** (ticks - 1)
+        rest = _REST[ticks - 1] if ticks <= len(_REST) else 0.0
         # ends came within the first of these ticks; adds may have come in any
-        even = (totals.added - base.added) / ticks
-        return Throughput(
-            even + (rates.added - even) * rest * (1 - FACTOR),
-            _moved(rates.completed, totals.completed - base.completed) * rest,
-            _moved(rates.failed, totals.failed - base.failed) * rest,
+        even = (totals[0] - base[0]) / ticks
+        added, completed, failed = rates
+        return _tuple(
+            Throughput,
+            (
+                even + (added - even) * rest * (1 - FACTOR),
+                (completed + (totals[1] - base[1] - completed) * FACTOR) * rest,
+                (failed + (totals[2] - base[2] - failed) * FACTOR) * rest,
+            ),
         )
+
+    def rest(self, totals: Totals) -> bool:
+        """Its queue is let go, and when it comes again counts from the beginning; says whether
+        there is anything that is worth keeping."""
+        self._count(self.minutes, totals)
+        self.base, self.rates = Totals(), _NO_RATES
+        return bool(self.closed) or any(self.minutes)
 
     def restore(self, hour: int, text: str) -> None:
         """Takes in an hour that a file has kept."""
@@ -131,10 +141,6 @@ def _points(kind: int, hour: int, minutes: list[int]) -> list[tuple[int, int]]:
         for i in range(len(minutes) // 2)
         if minutes[2 * i + kind]
     ]
-
-
-def _moved(rate: float, count: int) -> float:
-    return rate + (count - rate) * FACTOR
 
 
 def packed(minutes: list[int]) -> str:

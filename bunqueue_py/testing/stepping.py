@@ -12,7 +12,7 @@ from ..client.job import Job
 from ..client.protocol import Closable, WaitHandle
 from ..client.turn import Slot
 from ..errors import BunqueueError
-from ..model.events import Mailbox, RawEvent
+from ..model.events import Inbox, Mailbox, RawEvent
 from ..ops import pull as ops_pull
 from ..registry.workers import Card
 from ..shard.queue_state import QueueState
@@ -74,6 +74,11 @@ class Recorder(Mailbox):
         super().__init__("harness", lambda item: None, lambda: 0)
         # in the place of `Mailbox.offer`, which it is called as: under a shard's lock
         self.offer = keep  # type: ignore[method-assign,assignment]
+
+    @property
+    def buffer(self) -> Inbox | None:
+        """None: nobody is late for what it keeps."""
+        return None
 
     def drain(self) -> int:
         """Nothing: what it keeps is looked at where it is."""

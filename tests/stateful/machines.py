@@ -12,6 +12,7 @@ from tests.stateful.control_rules import (
 from tests.stateful.log_rules import LogRules
 from tests.stateful.run_rules import PushRules
 from tests.stateful.schedule_machine import ScheduleMachine, SqliteScheduleMachine
+from tests.stateful.seen_rules import SeenRules
 from tests.stateful.storage_rules import StorageRules
 from tests.stateful.time_rules import TimeRules
 from tests.stateful.watch_rules import WatchRules
@@ -26,6 +27,7 @@ class MemoryMachine(
     LookRules,
     DeadLetterRules,
     LogRules,
+    SeenRules,
     TimeRules,
     WatchRules,
     CancelRules,

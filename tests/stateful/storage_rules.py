@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -10,7 +11,7 @@ from hypothesis.stateful import rule
 
 from bunqueue_py import QueueManager, SqliteStorage
 from tests.stateful.base import STATISTICS, Base, needs, seldom
-from tests.stateful.choices import DIE
+from tests.stateful.choices import DIE, QUEUES
 from tests.storage_check import check_storage
 from tests.unit.sqlite_files import crash_copy
 
@@ -20,6 +21,7 @@ class StorageRules(Base):
     what is lost with a process that had more to write is the matter of tests/crash."""
 
     on_disk = True
+    ended_before: Counter[tuple[str, str]]
 
     def storage(self) -> Any:
         if not hasattr(self, "folder"):
@@ -91,6 +93,19 @@ class StorageRules(Base):
         self.path = crash_copy(self.path, Path(self.folder.name) / f"jobs{self.files}.db")
         died.close()
         self.come_back(clean=False)
+        self.count_what_a_kill_left()
+
+    def count_what_a_kill_left(self) -> None:
+        """Of ends that were not marked yet the counts are lost; none is made up."""
+        for queue in QUEUES:
+            for kind in ("completed", "failed"):
+                points = self.manager.minute_counts(queue, kind)
+                lost = self.model.counted(queue, kind) - sum(point.count for point in points)
+                assert lost >= 0
+                if lost:
+                    STATISTICS["count lost in a crash"] += 1
+                    self.model.forget_ends(queue, kind, lost)
+                    self.ended_before[queue, kind] -= lost
 
     def come_back(self, *, clean: bool) -> None:
         self.model.restart(clean=clean)

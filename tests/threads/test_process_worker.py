@@ -38,7 +38,7 @@ HANDLERS = {
     name: getattr(handlers, name)
     for name in (
         "double process_id about progress raise_it die spin until_cancelled forbidden unencodable "
-        "coroutine slowly"
+        "coroutine slowly write_lines"
     ).split()
 }
 
@@ -75,6 +75,18 @@ def test_a_process_runs_jobs_one_after_the_other_and_stays_warm(queue: Queue) ->
         assert queue.add("coroutine", 4).result(timeout=TIMEOUT) == 5
         said = queue.add("forbidden").result(timeout=TIMEOUT)
         assert "only the parent has the queue" in said
+
+
+@pytest.mark.slow
+def test_lines_that_a_process_logs_are_kept_with_level_and_in_order(queue: Queue) -> None:
+    with worker(queue):
+        job = queue.add("write_lines", 130)
+        assert "level must be" in job.result(timeout=TIMEOUT)
+        page = job.logs(offset=95, limit=10)
+    assert page.total == 130
+    assert [(line.level, line.text) for line in page.entries] == [
+        ("warning" if n % 2 else "info", f"line {n}") for n in range(125, 130)
+    ]
 
 
 @pytest.mark.slow

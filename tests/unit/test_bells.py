@@ -86,7 +86,7 @@ def test_a_listener_hears_of_what_came_after_an_event_that_broke_off() -> None:
         return mailbox, lambda: mailbox.offer(1)
 
     for mailbox in steps_of(make):
-        assert rings(mailbox._bell) or not mailbox._rung
+        assert rings(mailbox._bell) or not mailbox.awake
         mailbox.offer(2)
         assert rings(mailbox._bell)
 

@@ -3,13 +3,16 @@
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bunqueue_py import ManagerConfig, Queue, QueueManager, Totals, ValidationError, Worker
+from bunqueue_py.model.spread import Spread, distribution
+from bunqueue_py.observe import stats as stats_module
 from bunqueue_py.ops.query import check
-from bunqueue_py.shard.spread import Spread, distribution
 from bunqueue_py.shard.tally import Tally, packed, unpacked
+from bunqueue_py.stores.alarm import NEVER
 from bunqueue_py.testing import SeededIds, VirtualClock
 
 
@@ -118,20 +121,82 @@ def test_counts_survive_a_restart_and_go_on(tmp_path: Path, clock: VirtualClock)
         assert manager.stats().counts.completed == 10
 
 
-def test_a_kill_costs_no_more_than_the_last_seconds_of_counts(
+def killed(manager: QueueManager) -> None:
+    """Ends it as a kill does, all that is marked being on disk."""
+    manager.flush()
+    manager._state.storage._abandon()  # type: ignore[union-attr]
+
+
+def test_a_kill_costs_no_more_than_the_second_under_way(
     tmp_path: Path, clock: VirtualClock
 ) -> None:
     path = tmp_path / "jobs.db"
     manager = QueueManager(path, clock=clock, background=False)
-    for _ in range(30):
+    for _ in range(10):
         run(manager)
-        clock.advance(seconds=1)
-    manager.run_pending()
-    storage = manager._state.storage
-    storage._abandon()  # type: ignore[union-attr]
+        clock.advance(seconds=0.25)
+        manager.run_pending()
+    killed(manager)
     with QueueManager(path, clock=clock, background=False) as again:
-        (kept,) = counted(again)
-    assert 24 <= kept <= 30
+        assert 6 <= sum(counted(again)) <= 10
+
+
+def test_a_burst_is_kept_a_second_after_it_though_nothing_else_happens(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    path = tmp_path / "jobs.db"
+    manager = QueueManager(path, clock=clock, background=False)
+    for queue in range(20):
+        run(manager, f"q{queue}", n=2)
+    assert manager._state.counting.due_ms == 1000 + manager._state.now() // 1000 * 1000
+    clock.advance(seconds=1)
+    manager.run_pending()
+    assert not any(shard.counting for shard in manager._state.shards.shards)
+    # in the second of that look, and after it
+    run(manager, "q0")
+    clock.advance(seconds=1)
+    manager.run_pending()
+    clock.advance(hours=1)
+    manager.run_pending()
+    killed(manager)
+    with QueueManager(path, clock=clock, background=False) as again:
+        assert counted(again, queue="q0") == [3]
+        assert [counted(again, queue=f"q{n}") for n in range(1, 20)] == [[2]] * 19
+
+
+@pytest.mark.parametrize("on_file", [False, True])
+def test_the_counts_of_a_queue_that_was_let_go_are_told_and_go_on(
+    tmp_path: Path, clock: VirtualClock, on_file: bool
+) -> None:
+    path = tmp_path / "jobs.db" if on_file else None
+    config = ManagerConfig(empty_queue_after=60)
+    with QueueManager(path, clock=clock, background=False, config=config) as manager:
+        for n in (2, 1):
+            for _ in range(n):
+                manager.push("q", remove_on_complete=True)
+                job = manager.pull("q")
+                assert job is not None
+                manager.ack(job)
+            del job
+            for _ in range(6):
+                manager._state.cleanup.arm(manager._state.now())
+                manager.run_pending()
+                clock.advance(seconds=70)
+            assert manager.queues() == []
+        assert counted(manager) == [2, 1]
+    if path is not None:
+        with QueueManager(path, clock=clock, background=False) as manager:
+            assert counted(manager) == [2, 1]
+
+
+def test_in_memory_and_where_nothing_is_counted_nothing_is_armed(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    none = ManagerConfig(completed_metrics_days=0)
+    for storage, config in ((None, ManagerConfig()), (tmp_path / "jobs.db", none)):
+        with QueueManager(storage, config=config, clock=clock, background=False) as manager:
+            run(manager)
+            assert manager._state.counting.due_ms == NEVER
 
 
 def test_counts_too_old_leave_the_file_when_it_is_opened(
@@ -216,6 +281,66 @@ def test_stats_tell_jobs_by_state_queue_by_queue_and_in_all(
     assert stats.times == {}, "nothing is timed unless asked"
 
 
+def test_stats_count_each_queue_as_counts_does(manager: QueueManager, clock: VirtualClock) -> None:
+    options: list[dict[str, Any]] = [
+        {},
+        {"priority": 3},
+        {"delay": 5},
+        {"delay": 500},
+        {"group": "g"},
+        {"priority": -1, "lifo": True},
+    ]
+    for at, chosen in enumerate(options):
+        for name in ("all", f"q{at}"):
+            manager.push(name, **chosen)
+    for name in ("all", "q0", "q4"):
+        job = manager.pull(name)
+        assert job is not None
+        manager.ack(job) if name == "q0" else manager.fail(job, "no", unrecoverable=name == "q4")
+    clock.advance(seconds=10)
+    manager.pause("q1")
+    manager.pause("q2")
+    stats = manager.stats()
+    assert stats.queues.keys() == set(manager.queues())
+    for name, found in stats.queues.items():
+        assert found.counts == manager.counts(name), name
+        assert found.counts.total == manager.counts(name).total
+        assert repr(found.counts) == repr(manager.counts(name))
+    assert stats.counts == manager.counts()
+
+
+def test_stats_hold_no_shard_for_more_than_a_bite(monkeypatch: pytest.MonkeyPatch) -> None:
+    holds: list[int] = []
+    read_one = stats_module._line
+
+    class Counting:
+        def __init__(self, lock: Any) -> None:
+            self._lock = lock
+
+        def __enter__(self) -> None:
+            self._lock.__enter__()
+            holds.append(0)
+
+        def __exit__(self, *error: Any) -> None:
+            self._lock.__exit__(*error)
+
+    def counted_read(*given: Any) -> Any:
+        holds[-1] += 1
+        return read_one(*given)
+
+    with QueueManager(background=False, config=ManagerConfig(shards=1)) as manager:
+        for n in range(150):
+            manager.push(f"q{n}")
+        (shard,) = manager._state.shards.shards
+        lock = shard.lock
+        monkeypatch.setattr(stats_module, "_line", counted_read)
+        shard.lock = Counting(lock)  # type: ignore[assignment]
+        assert manager.stats().counts.waiting == 150
+        shard.lock = lock
+    assert sum(holds) == 150
+    assert max(holds) == stats_module.BITE == 64
+
+
 def test_waits_and_runs_are_measured_where_asked(clock: VirtualClock) -> None:
     config = ManagerConfig(measure_times=True)
     with QueueManager(clock=clock, background=False, config=config) as manager:
@@ -237,7 +362,7 @@ def test_waits_and_runs_are_measured_where_asked(clock: VirtualClock) -> None:
         assert times["run"].mean == 10
         assert times["wait"].mean == 1.75
         assert 8.192 <= times["run"].p50 <= times["run"].p99 <= 16.384
-        assert times["push"].count == 1, "of sixteen calls the first is timed"
+        assert times["push"].count == 1, "of 32 calls the first is timed"
 
 
 def test_a_pull_that_is_timed_waits_and_refuses_as_any_other(clock: VirtualClock) -> None:
@@ -306,6 +431,6 @@ def test_what_workers_pull_and_ack_is_timed_too() -> None:
             assert [job.result(10) for job in jobs] == list(range(40))
         times = manager.stats().times
     assert times["run"].count == times["wait"].count == 40
-    assert times["push"].count == 3, "the first of every sixteen"
+    assert times["push"].count == 2, "the first of every 32"
     assert times["pull"].count >= 1
     assert times["ack"].count >= 1

@@ -1,6 +1,9 @@
 """`manager.metrics`: what Prometheus reads is what `stats()` says."""
 
+import json
+import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -187,3 +190,32 @@ def test_workers_and_background_tasks_are_counted() -> None:
         found = samples(manager.metrics.render_prometheus())
     assert found["bunqueue_workers", ()] == 1
     assert found["bunqueue_background_task_failures", (("task", "deadlines"),)] == 0
+
+
+def test_the_dashboard_of_the_docs_can_be_imported_and_its_metrics_exist(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()
+    (block,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    dashboard = json.loads(block)
+    clock = VirtualClock()
+    config = ManagerConfig(measure_times=True)
+    with QueueManager(
+        tmp_path / "jobs.db", clock=clock, background=False, config=config
+    ) as manager:
+        busy(manager, clock)
+        found = samples(manager.metrics.render_prometheus())
+        families = [family.name for family in manager.metrics.families()]
+    names = {name for name, _ in found}
+    labels = {label for _, pairs in found for label, _ in pairs}
+    targets = [target for panel in dashboard["panels"] for target in panel["targets"]]
+    assert len(targets) == len(
+        {(p["id"], t["refId"]) for p in dashboard["panels"] for t in p["targets"]}
+    )
+    for target in targets:
+        used = re.findall(r"bunqueue_\w+", target["expr"])
+        assert used
+        assert names >= set(used), target
+        for grouped in re.findall(r"by \(([\w, ]+)\)", target["expr"]):
+            assert labels >= set(grouped.split(", ")), target
+    for family in families:
+        short = family.removeprefix("bunqueue_storage_")
+        assert f"`{family}`" in page or f"`_{short}`" in page, "the page's table lacks it"

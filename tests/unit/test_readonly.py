@@ -289,6 +289,11 @@ REFUSED_ALIKE: list[Callable[[Any], object]] = [
     lambda m: m.counts_per_priority("a queue"),
     lambda m: m.is_paused("a queue"),
     lambda m: m.known_queue("a queue"),
+    lambda m: m.minute_counts("a queue", "failed"),
+    lambda m: m.minute_counts("mail", "done"),
+    lambda m: m.job_logs(5),
+    lambda m: m.job_logs("a", offset=-1),
+    lambda m: m.job_logs("a", limit=-1),
 ]
 
 
@@ -303,13 +308,74 @@ def test_what_the_manager_refuses_the_view_refuses_with_the_same_words(
         assert str(by_view.value) == str(by_manager.value)
 
 
+# -- what was seen ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def owner(path: Path, clock: VirtualClock) -> Iterator[QueueManager]:
+    with QueueManager(path, clock=clock, background=False) as made:
+        yield made
+
+
+@pytest.fixture
+def beside(owner: QueueManager, path: Path, clock: VirtualClock) -> Iterator[ReadonlyManager]:
+    with open_readonly(path, clock=clock) as made:
+        yield made
+
+
+def test_the_view_tells_the_logs_and_counts_that_the_file_has(
+    owner: QueueManager, beside: ReadonlyManager, clock: VirtualClock
+) -> None:
+    queue, seen = Queue("mail", owner), Queue("mail", beside)
+    busy = queue.add("busy")
+    for n in range(3):
+        queue.add("x", n, attempts=1)
+    held = owner.pull("mail")
+    assert held is not None
+    for n in range(130):
+        held.log(f"line {n}", "warning")
+    owner.ack(held)
+    for _ in range(2):
+        job = owner.pull("mail")
+        assert job is not None
+        owner.fail(job, "no") if job.data else owner.ack(job)
+        clock.advance(minutes=61)
+    owner.run_pending()
+    owner.flush()
+    for page in ({}, {"offset": 98, "limit": 5}, {"limit": 0}):
+        assert seen.logs(busy.id, **page) == queue.logs(busy.id, **page)
+    assert seen.logs(busy.id).total == 130
+    assert seen.logs("nobody").total == 0
+    for kind in ("completed", "failed"):
+        assert seen.metrics(kind) == queue.metrics(kind)  # type: ignore[arg-type]
+    assert sum(point.count for point in seen.metrics("completed")) == 2
+
+
+def test_damaged_rows_of_logs_and_counts_are_left_out_of_the_view(
+    owner: QueueManager, beside: ReadonlyManager, path: Path
+) -> None:
+    job = owner.push("mail")
+    owner.flush()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for kind, key, body in (
+            ("log", f"{job.id}\0" + "0", '[0, "info"]'),
+            ("log", f"{job.id}\0" + "1", '[1, "info", 5, "kept"]'),
+            ("minutes", "mail\0" + "1", "[]"),
+            ("minutes", "mail\0" + "2", '"damaged"'),
+            ("minutes", "mail\0" + "x", '""'),
+        ):
+            connection.execute("INSERT INTO rest VALUES (?, ?, ?)", (kind, key, body))
+    assert [line.text for line in beside.job_logs(job).entries] == ["kept"]
+    assert beside.minute_counts("mail", "completed") == []
+
+
 # -- for looking only ------------------------------------------------------------------------------
 
 READS = frozenset(
     """
     close counts counts_per_priority cron dlq_entries dlq_len dlq_stats get_job get_jobs get_result
-    get_state is_paused iter_jobs known_queue now queues scheduler_get scheduler_list
-    scheduler_preview schedulers
+    get_state is_paused iter_jobs job_logs known_queue minute_counts now queues scheduler_get
+    scheduler_list scheduler_preview schedulers
     """.split()
 )
 

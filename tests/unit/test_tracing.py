@@ -14,16 +14,21 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from bunqueue_py import (
     BatchOptions,
+    FlowNode,
+    FlowProducer,
     Job,
+    JobFailedError,
     JobSpec,
     ManagerConfig,
     Queue,
     QueueManager,
+    UnrecoverableError,
     ValidationError,
     Worker,
 )
 from bunqueue_py.model.job_trace import TRACE
 from bunqueue_py.testing import VirtualClock
+from tests.fixtures import process_handlers
 
 
 @pytest.fixture
@@ -226,6 +231,117 @@ def test_a_job_that_was_added_untraced_begins_a_trace_of_its_own(
         serve(Queue("q", manager), lambda job: None)
     runs = named(exporter, "process q")
     assert [span.parent for span in runs] == [None, None]
+
+
+def test_coroutines_and_routes_of_them_have_their_spans_too(
+    provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    tracer = provider.get_tracer("app")
+
+    async def place(job: Job) -> None:
+        await asyncio.sleep(0)
+        with tracer.start_as_current_span(f"inside {job.data}"):
+            await asyncio.sleep(0)
+
+    async def refuse(job: Job) -> None:
+        await asyncio.sleep(0)
+        raise UnrecoverableError("no")
+
+    with traced(provider) as manager:
+        queue = Queue("q", manager)
+        with tracer.start_as_current_span("request"):
+            for n in range(3):
+                queue.add("place", n)
+            queue.add("refuse")
+        with Worker(queue, {"place": place, "refuse": refuse}, concurrency=4):
+            queue.wait_until_empty(10)
+        with tracer.start_as_current_span("alone"):
+            queue.add("place", "alone")
+        serve(queue, place)
+    lines = tree(exporter).splitlines()
+    assert lines[0] == "request [INTERNAL]"
+    for n in range(3):
+        assert f"      inside {n} [INTERNAL]" in lines, "below the run of its own job"
+    for i, line in enumerate(lines):
+        if "inside" in line:
+            assert lines[i - 1] == "    process q [CONSUMER]"
+    assert "    process q [CONSUMER] (ERROR)" in lines
+    assert lines[-4:] == [
+        "alone [INTERNAL]",
+        "  add q [PRODUCER]",
+        "    process q [CONSUMER]",
+        "      inside alone [INTERNAL]",
+    ]
+
+
+def test_a_flow_is_one_span_and_its_runs_are_below_it(
+    provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    with traced(provider) as manager:
+        queue, flows = Queue("parts", manager), FlowProducer(manager)
+        parts = [FlowNode("parts", "part", n, priority=n) for n in range(2)]
+        node = FlowNode("whole", "bind", children=parts)
+        flows.add(node)
+        assert "trace context" not in node.options | parts[0].options, "what was given stays so"
+
+        def handler(job: Job) -> None:
+            if job.name == "part" and job.data == 1:
+                job.add_child(FlowNode("parts", "crumb", children=[FlowNode("parts", "dust")]))
+
+        with Worker(queue, handler), Worker(Queue("whole", manager), handler):
+            Queue("whole", manager).wait_until_empty(10)
+            queue.wait_until_empty(10)
+        with pytest.raises(ValidationError):
+            flows.add("nonsense")  # type: ignore[arg-type]
+    (flow,) = named(exporter, "add flow whole")
+    assert flow.attributes is not None
+    assert flow.attributes["messaging.batch.message_count"] == 3
+    below = [
+        span
+        for span in exporter.get_finished_spans()
+        if span.parent and span.parent.span_id == flow.context.span_id
+    ]
+    assert sorted(span.name for span in below) == ["process parts"] * 2 + ["process whole"]
+    (child,) = named(exporter, "add parts")
+    assert child.parent is not None
+    assert child.parent.span_id in {span.context.span_id for span in below}
+    runs = named(exporter, "process parts")
+    assert [run.parent and run.parent.span_id for run in runs].count(child.context.span_id) == 2
+
+
+def test_what_a_coroutine_adds_on_a_file_is_below_its_span(
+    provider: TracerProvider, exporter: InMemorySpanExporter, tmp_path: Path
+) -> None:
+    async def main(manager: QueueManager) -> None:
+        with provider.get_tracer("app").start_as_current_span("request"):
+            await manager.aio.push("q", 1)
+
+    with traced(provider, tmp_path / "jobs.db") as manager:
+        asyncio.run(main(manager))
+    assert tree(exporter).splitlines() == ["request [INTERNAL]", "  add q [PRODUCER]"]
+
+
+@pytest.mark.slow
+def test_a_run_in_a_process_has_its_span_and_hands_it_on(
+    provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    routes = {"span": process_handlers.span_under_way, "raise": process_handlers.raise_it}
+    with traced(provider) as manager:
+        queue = Queue("q", manager)
+        good, bad = queue.add("span"), queue.add("raise", attempts=1)
+        with Worker(queue, routes, executor="process"):
+            trace_id, span_id = good.result(60)
+            with pytest.raises(JobFailedError):
+                bad.result(60)
+    fine, failed = named(exporter, "process q")
+    assert (fine.context.trace_id, fine.context.span_id) == (trace_id, span_id)
+    assert [fine.status.status_code, failed.status.status_code] == [
+        trace.StatusCode.UNSET,
+        trace.StatusCode.ERROR,
+    ]
+    adds = {span.context.span_id for span in named(exporter, "add q")}
+    assert {fine.parent and fine.parent.span_id, failed.parent and failed.parent.span_id} == adds
+    assert failed.events[0].name == "exception"
 
 
 def test_an_untraced_manager_has_nothing_wrapped() -> None:

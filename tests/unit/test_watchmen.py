@@ -181,7 +181,7 @@ def test_an_error_whose_text_raises_is_reported_all_the_same(clock: VirtualClock
 # -- in a manager ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["deadlines", "clean-up", "workers", "checks"])
+@pytest.mark.parametrize("name", ["deadlines", "clean-up", "workers", "counts", "checks"])
 def test_one_broken_task_stops_no_other(
     manager: QueueManager, clock: VirtualClock, name: str
 ) -> None:
@@ -241,7 +241,7 @@ def test_health_has_one_line_a_task_and_knows_when_it_ran(
     report = manager.health()
     assert report.ok
     assert report.problems == ()
-    names = ["deadlines", "schedules", "dependencies", "clean-up", "workers", "checks"]
+    names = ["deadlines", "schedules", "dependencies", "clean-up", "workers", "counts", "checks"]
     assert [task.name for task in report.tasks] == names
     assert all(task.last_run is None for task in report.tasks)
     assert report.storage.error is None

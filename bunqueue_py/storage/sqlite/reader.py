@@ -172,6 +172,14 @@ def list_rest(connection: Connection, kind: str) -> list[tuple[Any, Any]]:
     ).fetchall()
 
 
+def list_rest_of(connection: Connection, kind: str, owner: str) -> list[tuple[Any, Any]]:
+    """`list_rest` of what belongs to that owner: its key is the owner's name, NUL, and more."""
+    return connection.execute(
+        "SELECT key, body FROM rest WHERE kind = ? AND key > ? AND key < ? ORDER BY key",
+        (kind, bindable(f"{owner}\0"), bindable(f"{owner}\1")),
+    ).fetchall()
+
+
 def _any_of(states: Sequence[JobState]) -> str:
     return " OR ".join(f"({_CONDITIONS[state]})" for state in states) or "FALSE"
 

@@ -23,8 +23,8 @@ from .jobs import ModelJob as ModelJob
 from .jobs import ModelQueue as ModelQueue
 from .jobs import Stalls as Stalls
 from .logs import Logs
-from .runs import Runs
+from .seen import Seen
 
 
-class Model(Logs, Runs):
+class Model(Logs, Seen):
     """The whole of it: `clock` tells its time, `keep_results` is the configuration's."""

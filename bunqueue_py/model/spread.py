@@ -25,6 +25,10 @@ class Spread:
         self.counts[min(value.bit_length(), BUCKETS - 1)] += 1
         self.total += value
 
+    def counts_and(self, zeros: int) -> list[int]:
+        """The counts, with that many more values of 0."""
+        return [self.counts[0] + zeros, *self.counts[1:]]
+
 
 @dataclass(frozen=True)
 class Distribution:
