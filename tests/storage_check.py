@@ -108,9 +108,6 @@ def check_storage(manager: QueueManager, path: str) -> None:
         come = rest.pop((PROGRESS_KIND, name), None)
         assert come is not None, "a scheduler without progress"
         assert come[2:] == list(schedule.progress), "how far a scheduler has come"
-    for hook in state.webhooks.views():
-        kept = _as_json(state.webhooks.body(hook.id))
-        assert rest.pop((WEBHOOK_KIND, hook.id), None) == kept, "a webhook"
     _ties(state, rest)
     assert not rest, f"something on disk of which memory knows nothing: {rest}"
 

@@ -73,6 +73,7 @@ class SeenRules(Base):
                 ended = sum(e[:2] == (queue, kind) for e in self.model.ends)
                 now = ended - self.ended_before[queue, kind]
                 if queue in totals:
-                    assert getattr(totals[queue].totals, kind) == now, (queue, kind)
+                    since = getattr(totals[queue].totals, kind)
+                    assert since == now, (queue, kind, since, now)
                 if self.listens:
                     assert self.heard[queue, kind] == now, (queue, kind, "events")

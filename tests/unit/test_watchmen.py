@@ -336,7 +336,10 @@ def test_the_fallback_of_the_drain_lives_by_its_setting(
     config = ManagerConfig(dependency_fallback=5)
     with QueueManager(clock=clock, background=False, config=config) as manager:
         first = manager.push("q")
-        job = manager.push("q", depends_on=[first])
+        # of another shard: in its own a job that completes settles by itself what waits for it
+        shards = manager._state.shards
+        elsewhere = next(name for name in "abcdefgh" if shards.of(name) is not shards.of("q"))
+        job = manager.push(elsewhere, depends_on=[first])
         # whoever completes it is broken off before it tells the others
         monkeypatch.setattr(manager._state.dependencies, "drain", lambda: None)
         held = manager.pull("q")
