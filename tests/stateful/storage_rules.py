@@ -22,6 +22,7 @@ class StorageRules(Base):
 
     on_disk = True
     ended_before: Counter[tuple[str, str]]
+    ended_at_opening: Counter[tuple[str, str]]
 
     def storage(self) -> Any:
         if not hasattr(self, "folder"):
@@ -108,5 +109,8 @@ class StorageRules(Base):
                     self.ended_before[queue, kind] -= lost
 
     def come_back(self, *, clean: bool) -> None:
+        before = Counter(end[:2] for end in self.model.ends)
         self.model.restart(clean=clean)
         self.open()
+        # of the jobs that died with the process some have failed for good at the opening
+        self.ended_at_opening = self.ended_before - before
