@@ -219,9 +219,11 @@ def test_close_and_cancel_do_not_wait_for_a_process_that_reads_nothing(queue: Qu
 
 
 def _runs(pid: int) -> bool:
+    """Until its last thread has ended: only then is its end of the pipe closed."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+            state = file.read().rpartition(")")[2].split()[0]
+        return state not in "ZX" or len(os.listdir(f"/proc/{pid}/task")) > 1
     except FileNotFoundError:
         return False
 
