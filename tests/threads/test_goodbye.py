@@ -146,7 +146,6 @@ def test_closing_from_inside_a_handler_never_hangs(tmp_path: Path, kind: str) ->
             worker = Worker(queue, handler, {KINDS[kind][2]})
             if {kind == "process"}:
                 worker.on("completed", listener)
-            worker.start()
             queue.add("n")
             worker.run()
             manager.close()
