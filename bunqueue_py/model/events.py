@@ -360,7 +360,9 @@ class Mailbox:
                 # Between two jobs of a busy program a second thread costs more in taking turns
                 # than in what it does: while events come one upon the other, let some gather.
                 self._pause.acquire(True, GATHER)
-            self.awake = False
+            with self._lock:
+                # not while somebody rings: seen awake from then on, it would sleep for good
+                self.awake = False
             if self.items or self._closed:
                 # it came when the last one was taken and we were still seen awake
                 self.ring()

@@ -154,3 +154,40 @@ def test_a_loop_whose_start_was_interrupted_has_one_thread_in_the_end(interrupte
     assert not again.is_alive()
     assert loop.stop(10)
     assert set(threading.enumerate()) == before
+
+
+class Bell:
+    """The bell of a mailbox whose ringer is held up, once, until its reader has been through."""
+
+    def __init__(self, real: threading.Lock, been_through: Callable[[], bool]) -> None:
+        self.acquire, self.locked = real.acquire, real.locked
+        self._real, self._been_through, self._looks = real, been_through, 300
+
+    def release(self) -> None:
+        self._real.release()
+        while self._looks and not self._been_through():
+            self._looks -= 1
+            threading.Event().wait(0.0002)
+        self._looks = 0
+
+
+def test_a_ringer_that_is_held_up_leaves_no_reader_asleep_who_is_taken_for_awake() -> None:
+    heard: list[int] = []
+    second = threading.Event()
+
+    def deliver(item: int) -> None:
+        heard.append(item)
+        if item == 2:
+            second.set()
+
+    box = Mailbox("held-up", deliver, SystemClock().timeline_ms)
+    bell: Any = Bell(box._bell, lambda: heard == [1] and not box.awake)
+    box._bell = bell
+    box.start()
+    box.offer(1)
+    box.offer(2)
+    try:
+        assert second.wait(5), "it sleeps, and nobody rings for it"
+    finally:
+        box.ring()
+        assert box.close(5)
