@@ -14,7 +14,6 @@ from ..state import State
 from ..stores.results import Proof
 from .archive import is_kept, leave
 from .emit import emit as emit
-from .emit import hand_out as hand_out
 from .interrupt import interrupt, reason_of
 from .log_rows import drop_log
 from .mark import mark, mark_completed, mark_gone
@@ -83,17 +82,8 @@ def complete(
         resolve(queue, job_id, "completed", data)
     events = state.events
     if events.completed is not None:
-        # what `emit` does, in line
-        queue.event_seq = number = queue.event_seq + 1
         carried = None if data is None else {"result": data}
-        event = ("completed", queue.name, job_id, now, number, carried)
-        box = events.completed.box
-        if box is not None and len(box.items) < box.easy:
-            box.items.append(event)
-            if not box.awake:
-                box.ring()
-        else:
-            hand_out(state, queue, events.completed, event)
+        emit(state, queue, "completed", job_id, now, carried)
     if queue.waiters.line and (queue.limits is not None or queue.groups is not None):
         queue.freed(now)
     if not queue.active and (queue.empty_waiters or events.empty is not None):
@@ -294,17 +284,8 @@ def ran_dry(state: State, queue: QueueState, now: int) -> None:
     # of `queue.pending`, what tells of most queues without another call
     if len(ready.lane.records) > ready.lane.stale or queue.gated or queue.pending:
         return
-    route = state.events.empty
-    if route is not None:
-        queue.event_seq = number = queue.event_seq + 1
-        event = ("empty", queue.name, None, now, number, None)
-        box = route.box
-        if box is not None and len(box.items) < box.easy:
-            box.items.append(event)
-            if not box.awake:
-                box.ring()
-        else:
-            hand_out(state, queue, route, event)
+    if state.events.empty is not None:
+        emit(state, queue, "empty", None, now)
     if queue.empty_waiters:
         queue.settle_idle()
 

@@ -21,7 +21,7 @@ from ..stores.timings import SAMPLED
 from ..types import ANY, GroupChoice, JobState
 from .careful import hand_over, is_alone
 from .expire import expire, is_expired
-from .finish import hand_out
+from .finish import emit
 from .mark import mark_start
 from .push import find_queue
 from .recover import enter
@@ -384,17 +384,8 @@ def _start(
     if begun:
         if options.timeout_ms is not None:
             arm_timeout(state, queue, delivery, now)
-        route = state.events.active
-        if route is not None:
-            queue.event_seq = number = queue.event_seq + 1
-            event = ("active", queue.name, record.id, now, number, None)
-            box = route.box
-            if box is not None and len(box.items) < box.easy:
-                box.items.append(event)
-                if not box.awake:
-                    box.ring()
-            else:
-                hand_out(state, queue, route, event)
+        if state.events.active is not None:
+            emit(state, queue, "active", record.id, now)
     if begun and shard.dirty is not None:
         mark_start(shard.dirty, delivery)
     # fields_of, in line

@@ -21,7 +21,7 @@ from .admit import NOTHING, PUSHED, admitted, refusal
 from .commit import cut_short, first_durable, refuse, settle
 from .draft import draft, draft_batch, new_record
 from .draft import encode as encode
-from .finish import emit, hand_out
+from .finish import emit
 from .mark import mark_new
 from .recover import enter
 from .tally import begin_tally
@@ -92,18 +92,8 @@ def push(
                 ready.admit(record, queue.seq)
             if shard.dirty is not None:
                 shard.dirty.add_new(record, queue.name, queue.seq, now)
-            route = state.events.pushed
-            if route is not None:
-                queue.event_seq = number = queue.event_seq + 1
-                told = PUSHED[record.priority > 0]
-                event = ("pushed", queue.name, record.id, now, number, told)
-                box = route.box
-                if box is not None and len(box.items) < box.easy:
-                    box.items.append(event)
-                    if not box.awake:
-                        box.ring()
-                else:
-                    hand_out(state, queue, route, event)
+            if state.events.pushed is not None:
+                emit(state, queue, "pushed", record.id, now, PUSHED[record.priority > 0])
             job = state.view(record.id, None, new_fields(record, queue.name, now))
         else:
             job = admitted(state, queue, record, own, now, known_done)

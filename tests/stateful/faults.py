@@ -252,8 +252,9 @@ MUTATIONS = (
     ),
     Mutation(
         "a verb looks at the listener before it adds the event",
-        "ops/pull.py",
-        r"if box is not None and len\(box\.items\) < box\.easy:\n( +)(box.*)\n.*\n.*ring\(\)",
+        "ops/emit.py",
+        r"if box is not None and len\(box\.items\) < box\.easy:\n"
+        r"( +)#.*\n +(box.*)\n.*\n.*ring\(\)",
         r"if box is not None and box.awake and len(box.items) < box.easy:\n\1\2",
         ("tests/threads/test_listener_trouble.py",),
     ),
