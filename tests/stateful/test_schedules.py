@@ -6,24 +6,12 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import run_state_machine_as_test
 
+from tests.stateful.agree import agree
 from tests.stateful.schedule_machine import ScheduleMachine, SqliteScheduleMachine
 
 SHORT = os.environ.get("BUNQUEUE_SLOW") == "short"
 PARTS = 1 if SHORT else 8
-
-
-def agree(machine: type[ScheduleMachine], runs: int, steps: int) -> None:
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=runs,
-            stateful_step_count=steps,
-            suppress_health_check=[HealthCheck.too_slow],
-        ),
-    )
 
 
 def test_schedulers_in_memory_do_what_the_model_does() -> None:

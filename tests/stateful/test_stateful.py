@@ -8,25 +8,12 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import run_state_machine_as_test
 
-from tests.stateful.base import Base
+from tests.stateful.agree import agree
 from tests.stateful.machines import MemoryMachine, SqliteMachine
 
 SHORT = os.environ.get("BUNQUEUE_SLOW") == "short"
-PARTS = 2 if SHORT else 12
-
-
-def agree(machine: type[Base], runs: int, steps: int) -> None:
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=runs,
-            stateful_step_count=steps,
-            suppress_health_check=[HealthCheck.too_slow],
-        ),
-    )
+PARTS = 1 if SHORT else 12
 
 
 def test_the_engine_in_memory_does_what_the_model_does() -> None:
@@ -40,10 +27,10 @@ def test_the_engine_on_sqlite_does_what_the_model_does() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_the_engine_in_memory_does_what_the_model_does_at_length(part: int) -> None:
-    agree(MemoryMachine, 100, 60)
+    agree(MemoryMachine, 200 if SHORT else 100, 60)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_the_engine_on_sqlite_does_what_the_model_does_at_length(part: int) -> None:
-    agree(SqliteMachine, 40, 50)
+    agree(SqliteMachine, 80 if SHORT else 40, 50)
