@@ -230,12 +230,12 @@ class Job(JobSnapshot):
     def timeline(self) -> list[TimelineEntry]:
         """What happened to it and when, the newest `max_timeline` steps."""
         side = self._side
-        if side is not None and side.timeline is not None:
-            steps = side.timeline
-        else:
-            steps = plain_timeline(self._created_ms, self._run_at_ms, self._started_ms)
+        steps = None if side is None else side.timeline
+        if not isinstance(steps, tuple):
+            steps = plain_timeline(self._created_ms, self._run_at_ms, self._started_ms, steps)
             if self._finished_ms is not None:
                 steps = (*steps, (str(self._state), self._finished_ms))
+            steps = steps[-self._options.max_timeline :]
         return [TimelineEntry(step, ms_to_moment(at_ms)) for step, at_ms in steps]
 
     @property

@@ -154,7 +154,9 @@ def _unpacked(side: list[Any] | None) -> SideView | None:
     group, progress, message, stall_count, tags, failure, timeline, links, trace = side
     if failure is not None:
         failure = Failure(FailureReason(failure[0]), failure[1], tuple(failure[2]))
-    steps = None if timeline is None else tuple((step, at) for step, at in timeline)
+    steps = timeline
+    if isinstance(timeline, list):
+        steps = tuple((step, at) for step, at in timeline)
     ties = None if links is None else LinksView(links[0], tuple(links[1]), tuple(links[2]))
     return side_view(Side())._replace(
         failure=failure,

@@ -23,6 +23,9 @@ NOWHERE = -1
 GATED_STEP = "waiting-children"
 """What the timeline calls the state of waiting for other jobs."""
 
+WAITS_YET = -1
+"""In the place of a timeline: the job waits for others since it came in."""
+
 MAX_RETIRED = 8
 MAX_ATTEMPT_HISTORY = 50
 
@@ -164,7 +167,7 @@ class JobRecord:
         self.entered_ms = now
         self.delivery = delivery
         side = self.side
-        if side is not None and side.timeline is not None:
+        if side is not None and side.timeline.__class__ is tuple:
             # a slice of the whole is no copy
             side.timeline = (*side.timeline, ("active", now))[-self.options.max_timeline :]
         self.state = ACTIVE
@@ -207,7 +210,7 @@ class JobRecord:
             # a success ends what the dead letters knew of it
             side.letter = None
             side.dlq_retries = 0
-            if side.timeline is not None:
+            if side.timeline.__class__ is tuple:
                 side.timeline = (*side.timeline, ("completed", now))[-self.options.max_timeline :]
 
     def fail(
@@ -273,8 +276,7 @@ class JobRecord:
         if self.state != PENDING:
             raise self._illegal("gated")
         if new:
-            side = self.need_side()
-            side.timeline = ((GATED_STEP, now),)
+            self.need_side().timeline = WAITS_YET
         else:
             self._traced(GATED_STEP, now)
         self.entered_ms = now
@@ -296,8 +298,8 @@ class JobRecord:
         if self.state != GATED:
             raise self._illegal("pending")
         side = self.side
-        if side is not None and side.timeline is not None:
-            side.timeline = (*side.timeline, ("unblocked", now))[-self.options.max_timeline :]
+        if side is not None and side.timeline == WAITS_YET:
+            side.timeline = now
         else:
             self._traced("unblocked", now)
         self.entered_ms = now
@@ -358,15 +360,23 @@ class JobRecord:
         record's own moments do not already tell."""
         side = self.need_side()
         steps = side.timeline
-        if steps is None:
-            steps = plain_timeline(self.created_ms, self.run_at_ms, self.started_ms)
+        if not isinstance(steps, tuple):
+            steps = plain_timeline(self.created_ms, self.run_at_ms, self.started_ms, steps)
+            if self.state == COMPLETED:
+                steps = (*steps, ("completed", self.entered_ms))
         side.timeline = (*steps, (step, now))[-self.options.max_timeline :]
         return side
 
 
 def plain_timeline(
-    created_ms: int, run_at_ms: int, started_ms: int | None
+    created_ms: int, run_at_ms: int, started_ms: int | None, let_go_ms: int | None = None
 ) -> tuple[tuple[str, int], ...]:
-    """The timeline that a job's own moments tell, for one that keeps none."""
-    first = ("delayed" if run_at_ms > created_ms else "waiting", created_ms)
-    return (first,) if started_ms is None else (first, ("active", started_ms))
+    """The timeline that a job's own moments tell, for one that keeps none but the last of them."""
+    steps: tuple[tuple[str, int], ...]
+    if let_go_ms is None:
+        steps = (("delayed" if run_at_ms > created_ms else "waiting", created_ms),)
+    elif let_go_ms == WAITS_YET:
+        steps = ((GATED_STEP, created_ms),)
+    else:
+        steps = ((GATED_STEP, created_ms), ("unblocked", let_go_ms))
+    return steps if started_ms is None else (*steps, ("active", started_ms))

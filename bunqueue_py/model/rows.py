@@ -37,7 +37,7 @@ SideRow = tuple[
     str | None,  # progress_message
     int,  # stall_count
     tuple[str, ...],  # tags
-    tuple[tuple[str, int], ...] | None,  # timeline
+    tuple[tuple[str, int], ...] | int | None,  # timeline
     str | None,  # trace
     LinksRow | None,
 ]
@@ -295,7 +295,7 @@ def _side(row: SideRow, max_timeline: int) -> Side:
         side.letter = Letter(letter[0])
         _, side.letter.expires_ms, side.letter.next_retry_ms, side.letter.auto_retries = letter
     # the bound may be another one by now
-    side.timeline = timeline if timeline is None else timeline[-max_timeline:]
+    side.timeline = timeline[-max_timeline:] if isinstance(timeline, tuple) else timeline
     if links is not None:
         side.links = links_of_row(links)
     return side

@@ -47,7 +47,9 @@ class Side:
 
     `view` is the copy of one that has nothing but a group yet, the same for all jobs of that group,
     or nothing but a parent: it holds while there is no timeline, with which all history begins, and
-    no progress. `common` is the row of one that the children of a parent have in common: who gives
+    no progress. `timeline` are the steps of a job of which there is more to tell than its moments
+    do; an integer says that it came in to wait for others, and when it was let go (`WAITS_YET`: it
+    was not). `common` is the row of one that the children of a parent have in common: who gives
     a job something of its own gives it a twin of that first (`JobRecord.need_side`).
     """
 
@@ -89,7 +91,7 @@ class Side:
         self.stall_count = 0
         self.tags: tuple[str, ...] = ()
         #: never changed in place: snapshots and rows have it too
-        self.timeline: tuple[tuple[str, int], ...] | None = None
+        self.timeline: tuple[tuple[str, int], ...] | int | None = None
         #: the context of the trace in which it was added, where that is traced
         self.trace: str | None = None
         self.view: SideView | None = None
@@ -114,7 +116,7 @@ class SideView(NamedTuple):
     progress_message: str | None
     stall_count: int
     tags: tuple[str, ...]
-    timeline: tuple[tuple[str, int], ...] | None
+    timeline: tuple[tuple[str, int], ...] | int | None
     trace: str | None
     links: LinksView | None
 

@@ -15,6 +15,7 @@ from ...model.backoff import DEFAULT_BACKOFF, Backoff
 from ...model.claim import REPLACE, SKIP
 from ...model.failure import Failure
 from ...model.import_path import ByPath, import_path
+from ...model.job import WAITS_YET
 from ...model.links import WAIT, LinksRow, check_edges
 from ...model.options import OPTION_FIELDS, Keep, Options
 from ...model.repeat import Plan, plan_from
@@ -206,9 +207,9 @@ def _letter(parts: Any) -> LetterRow | None:
     )
 
 
-def _timeline(parts: Any) -> tuple[tuple[str, int], ...] | None:
-    if parts is None:
-        return None
+def _timeline(parts: Any) -> tuple[tuple[str, int], ...] | int | None:
+    if parts is None or is_int(parts, WAITS_YET, LIMIT):
+        return parts  # type: ignore[no-any-return]
     return tuple((_checked(step, str), _moment(at)) for step, at in _checked(parts, list))
 
 
