@@ -95,7 +95,8 @@ def begin_waiting(
         seen = Seen(DONE) if job_id in known_done else look(state, job_id)
         if seen.kind == DONE:
             links.settle(job_id, MET)
-        elif seen.kind != LIVE:
+        # an earlier one that failed may have let it go on without the rest
+        elif seen.kind != LIVE and status_of(links.edges[job_id]) == UNMET:
             failure = failure or apply_failure(links, job_id, seen)
     for job_id, code in links.edges.items():
         if status_of(code) == MET:

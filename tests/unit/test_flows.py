@@ -236,6 +236,23 @@ def test_each_policy_does_what_it_says(
         assert state(top.job) == "waiting"
 
 
+def test_a_parent_retried_after_several_children_failed_goes_on_because_of_the_first(
+    manager: QueueManager, flows: FlowProducer
+) -> None:
+    # as if the first had failed while it waited: from then on it waits for none of the others
+    policies: list[Any] = ["continue_parent", "continue_parent", "remove_dependency"]
+    top = flows.add(
+        FlowNode("top", "top", children=[FlowNode("c", p, on_failure=p) for p in policies])
+    )
+    top.job.discard()
+    children = [child.job for child in top.children]
+    for child in children:
+        child.discard()
+    top.job.retry()
+    assert state(top.job) == "waiting"
+    assert top.job.refresh().children_ids == tuple(child.id for child in children)
+
+
 def test_a_failed_parent_is_retried_when_its_child_is(
     manager: QueueManager, flows: FlowProducer
 ) -> None:
