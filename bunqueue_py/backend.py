@@ -22,6 +22,7 @@ from .ops import (
     begin,
     cancel,
     fail,
+    go_on,
     leases,
     limits,
     owners,
@@ -137,6 +138,20 @@ class EngineBackend:
         self, items: Sequence[tuple[str, str | None, bytes | None]]
     ) -> tuple[list[Outcome], StorageError | None]:
         return ack.ack_batch(self._state, items)
+
+    def go_on(
+        self,
+        job_id: str,
+        token: str | None,
+        data: bytes | None,
+        lease_ms: int,
+        owner: str,
+        handle: WaitHandle,
+    ) -> tuple[Outcome, StorageError | None, Job | None]:
+        assert isinstance(handle, Waiter)
+        return go_on.go_on(  # type: ignore[return-value]
+            self._state, job_id, token, data, lease_ms, owner, handle
+        )
 
     def fail_run(
         self,

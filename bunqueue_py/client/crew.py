@@ -274,9 +274,9 @@ class Crew(CrewBase):
         if jobs:
             effort = backend.clock.effort
             wall, cpu = effort()
-            self._run_all(slot, jobs)
+            ran = self._run_all(slot, jobs)
             wall_after, cpu_after = effort()
-            pace.learn(len(jobs), wall_after - wall, cpu_after - cpu, alone=alone)
+            pace.learn(ran, wall_after - wall, cpu_after - cpu, alone=alone)
         if alone:
             slot.has_turn = self._turn.resume(slot)
 
@@ -297,15 +297,20 @@ class Crew(CrewBase):
             clock.wait(self._stop_bell, window.next_ms() - now)
         return False
 
-    def _run_all(self, slot: Slot, jobs: list[Job]) -> None:
+    def _run_all(self, slot: Slot, jobs: list[Job]) -> int:
+        """Runs them; one alone with what waited for it, and so on. Returns how many that were."""
+        ran = len(jobs)
         backend = self._backend
         now = backend.clock.timeline_ms
         began = slot.began_ms = now()
         if self.card.next_beat_ms <= began:
             self.card.next_beat_ms = began + self._beat_ms
         backend.beat_at(self.card.next_beat_ms)
-        if len(jobs) == 1:
-            self._run(slot, jobs[0])
+        if ran == 1:
+            following = self._run(slot, jobs[0])
+            while following is not None:
+                ran += 1
+                following = self._run(slot, following)
         else:
             queued = slot.queued
             queued.extend(jobs)
@@ -327,8 +332,10 @@ class Crew(CrewBase):
                 self._run(slot, job)
         if slot.held:
             self._flush(slot)
+        return ran
 
-    def _run(self, slot: Slot, job: Job) -> None:
+    def _run(self, slot: Slot, job: Job) -> Job | None:
+        """Runs the job; returns the one that the slot has taken with its end, if it has."""
         slot.current = job
         if "active" in self.heard:
             self._tell("active", job)
@@ -345,10 +352,13 @@ class Crew(CrewBase):
                     # the work is done: running it again would repeat its side effects
                     self._failed(job, not_awaited(result) or error, work_done=True)
                     slot.current = None
-                    return
+                    return None
             if job._fields[OPTIONS].durable:
                 # not by way of what is held: the beat thread must not wait for a disk
                 self._flush(slot, (job, data))
+            elif self._window is None and not (slot.queued or slot.held):
+                # while one follows the other the slot is never idle: the beat would leave it
+                return self._go_on(slot, job, data)
             else:
                 slot.held.append((job, data))
                 if not slot.queued or job._id in self._watched:
@@ -356,6 +366,28 @@ class Crew(CrewBase):
                         self._give_way()
                     self._flush(slot)
         slot.current = None
+        return None
+
+    def _go_on(self, slot: Slot, job: Job, data: bytes | None) -> Job | None:
+        """Acks the job, and takes the one that waited for it if there is nothing else."""
+        if self._contended():
+            self._give_way()
+        try:
+            outcome, problem, following = self._backend.go_on(
+                job._id, job.token, data, self._lease_ms, self._holder, slot.handle
+            )
+        except BaseException:
+            # the work is done: it is acked with the next batch
+            slot.held.append((job, data))
+            raise
+        if following is None:
+            slot.current = None
+        self.card.count(outcome.applied)
+        if problem is not None:
+            self._report(problem)
+        if outcome.applied and "completed" in self.heard:
+            self._tell("completed", job, data)
+        return following
 
     def _failed(self, job: Job, error: BaseException, *, work_done: bool = False) -> None:
         self._verdicts.end(job, error, work_done=work_done)

@@ -138,6 +138,19 @@ class Backend(Protocol):
         that is only done in memory so far."""
         ...
 
+    def go_on(
+        self,
+        job_id: str,
+        token: str | None,
+        data: bytes | None,
+        lease_ms: int,
+        owner: str,
+        handle: WaitHandle,
+    ) -> tuple[Outcome, StorageError | None, Job | None]:
+        """`settle` of one that is not durable; with the job that waited for it, started, where
+        nothing else of its queue is ready and the handle is not cancelled."""
+        ...
+
     def fail_run(
         self,
         job_id: str,

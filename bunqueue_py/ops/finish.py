@@ -23,9 +23,15 @@ from .unblock import settle_met
 
 
 def complete(
-    state: State, queue: QueueState, record: JobRecord, data: bytes | None, now: int
+    state: State,
+    queue: QueueState,
+    record: JobRecord,
+    data: bytes | None,
+    now: int,
+    taker: QueueState | None = None,
 ) -> None:
-    """The record is completed with that encoded result, and its watchers know."""
+    """The record is completed with that encoded result, and its watchers know. Of what becomes
+    ready in the queue `taker`, nobody is woken: the caller sees to it."""
     job_id, shard = record.id, queue.shard
     if data is None:
         size = -1
@@ -89,7 +95,7 @@ def complete(
     if not queue.active and (queue.empty_waiters or events.empty is not None):
         ran_dry(state, queue, now)
     if freed is not None:
-        settle_met(state, job_id, freed, now)
+        settle_met(state, job_id, freed, now, taker)
 
 
 def finalize(

@@ -4,6 +4,7 @@ applied by `flow.drain` after release."""
 from __future__ import annotations
 
 from binascii import b2a_base64
+from collections.abc import Sequence
 from typing import Any
 
 from ..model.job import ACTIVE, COMPLETED, FAILED, PENDING, REMOVED, JobRecord
@@ -27,36 +28,38 @@ drain does, one hold of the lock for each."""
 
 def record_end(
     state: State, queue: QueueState, record: JobRecord, now: int
-) -> list[JobRecord] | None:
+) -> Sequence[JobRecord] | None:
     """The record has just completed or failed for good. Whoever waits for it will be told; one that
     completed needs nobody any more, while one that failed may yet be retried. Of one that completed
     and whose dependents are few and of its shard, returns those: the caller tells them in the end,
     which saves the drain."""
-    job_id = record.id
+    job_id, dependencies = record.id, state.dependencies
     done = record.state == COMPLETED
-    here: list[JobRecord] | None = None
-    known = state.dependencies.dependents.get(job_id)
+    here: Sequence[JobRecord] | None = None
+    known = dependencies.dependents.get(job_id)
     if known is not None:
         if done and record.result_size >= 0:
             state.results.pin(job_id)
         if not done:
             pass
-        elif isinstance(known, str):
+        elif known.__class__ is str:
             # the usual one, in line
             waits = state.index.get(known)
             if waits is None:
-                here = []
-            elif waits.queue.shard is queue.shard:
-                here = [waits]
+                here = ()
+            elif waits.queue is queue or waits.queue.shard is queue.shard:
+                here = (waits,)
         elif len(known) <= _MOST_HERE:
-            here = _neighbours(state, queue.shard, known)
+            here = _neighbours(state, queue.shard, known)  # type: ignore[arg-type]
         if here is None:
             note(state, queue.shard, _effect((DONE if done else DEAD, job_id, queue.name)), now)
     side = record.side
-    if side is not None and side.links is not None and side.links.edges:
+    links = None if side is None else side.links
+    if links is not None and links.edges:
         if done:
-            release_edges(state, queue, record, side.links)
-        mark_edges(queue, record, side.links)
+            release_edges(state, queue, record, links)
+        if queue.shard.dirty is not None:
+            mark_edges(queue, record, links)
     return here
 
 

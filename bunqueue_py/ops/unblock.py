@@ -9,13 +9,21 @@ from ..model.links import MET, STATUS
 from ..shard.queue_state import QueueState
 from ..state import State
 from .emit import emit
-from .outcomes import links_of, mark_late
+from .outcomes import mark_late
 
 
-def settle_met(state: State, job_id: str, dependents: Sequence[JobRecord], now: int) -> None:
-    """That job has completed: those no longer wait for it. Their shard is held."""
+def settle_met(
+    state: State,
+    job_id: str,
+    dependents: Sequence[JobRecord],
+    now: int,
+    taker: QueueState | None = None,
+) -> None:
+    """That job has completed: those no longer wait for it. Their shard is held. `taker` as in
+    `let_go`."""
     for record in dependents:
-        links = links_of(record)
+        side = record.side
+        links = None if side is None else side.links
         code = None if links is None else links.edges.get(job_id)
         if links is None or code is None:
             continue
@@ -24,14 +32,21 @@ def settle_met(state: State, job_id: str, dependents: Sequence[JobRecord], now: 
             links.edges[job_id] = code | MET
             links.unmet = unmet = links.unmet - 1
             if not unmet:
-                let_go(state, record.queue, record, now)
+                let_go(state, record.queue, record, now, taker)
         elif record.state <= FAILED:
             links.settle(job_id, MET)
 
 
-def let_go(state: State, queue: QueueState, record: JobRecord, now: int) -> None:
+def let_go(
+    state: State,
+    queue: QueueState,
+    record: JobRecord,
+    now: int,
+    taker: QueueState | None = None,
+) -> None:
     """Nothing holds the gated record back any more: it is ready, or delayed as it was asked to be.
-    The caller has marked the gate."""
+    The caller has marked the gate, and looks itself at what there is now if the queue is `taker`:
+    then nobody is woken."""
     del queue.gated[record.id]
     record.unblock(now)
     # in an empty lane, which has no stale mark of it either, it takes the way of those that come in
@@ -46,7 +61,8 @@ def let_go(state: State, queue: QueueState, record: JobRecord, now: int) -> None
     ):
         # what `place` does, in line: the way of every job of a chain
         queue.seq = seq = queue.seq + 1
-        queue.ready.append(record, seq)
+        record.key = seq
+        queue.ready.lane.records.append(record)
         ready = True
     else:
         ready = queue.place(record, now, in_order=empty and queue.groups is None)
@@ -56,7 +72,7 @@ def let_go(state: State, queue: QueueState, record: JobRecord, now: int) -> None
     if state.events.any:
         seen = queue.state_of(record, now, state.wall())
         emit(state, queue, "unblocked", record.id, now, {"state": str(seen)})
-    if queue.waiters.line and not queue.paused:
+    if queue.waiters.line and queue is not taker and not queue.paused:
         if ready:
             queue.wake(1, now)
         else:

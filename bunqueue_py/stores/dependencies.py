@@ -71,7 +71,7 @@ class Dependencies:
             dependents = self.dependents
             for other in waited_for:
                 known = dependents.get(other)
-                if known == job_id:
+                if known is job_id or known == job_id:
                     del dependents[other]
                     freed.append(other)
                 elif isinstance(known, dict) and job_id in known:

@@ -11,7 +11,7 @@ from ..client.crew import Crew
 from ..client.job import Job
 from ..client.protocol import Closable, WaitHandle
 from ..client.turn import Slot
-from ..errors import BunqueueError
+from ..errors import BunqueueError, StorageError
 from ..model.events import Inbox, Mailbox, RawEvent
 from ..ops import pull as ops_pull
 from ..registry.workers import Card
@@ -19,6 +19,7 @@ from ..shard.queue_state import QueueState
 from ..state import State
 from ..tasks import workers
 from ..tasks.scheduler import TaskLoop
+from ..types import Outcome
 from .clock import VirtualClock
 from .coroutines import run_coroutine
 
@@ -246,12 +247,13 @@ class SteppedCrew(Crew):
             self.stage.raised(job, error)
         super()._failed(job, error, work_done=work_done)
 
-    def _run(self, slot: Slot, job: Job) -> None:
-        super()._run(slot, job)
+    def _run(self, slot: Slot, job: Job) -> Job | None:
+        following = super()._run(slot, job)
         if self._never:
             self._never = False
             slot.current = job
             raise NeverEnds
+        return following
 
 
 def _is_timed(queue: QueueState) -> bool:
@@ -283,6 +285,19 @@ class SteppedBackend(EngineBackend):
         return ops_pull.pull(  # type: ignore[return-value]
             self._state, queue, limit, 0, lease_ms, owner, claim=True
         )
+
+    def go_on(
+        self,
+        job_id: str,
+        token: str | None,
+        data: bytes | None,
+        lease_ms: int,
+        owner: str,
+        handle: WaitHandle,
+    ) -> tuple[Outcome, StorageError | None, Job | None]:
+        """One job a step."""
+        outcomes, problem = self.settle([(job_id, token, data)])
+        return outcomes[0], problem, None
 
     def attach(
         self,
