@@ -15,7 +15,8 @@ from bunqueue_py.model.backoff import DEFAULT_BACKOFF, Backoff
 from bunqueue_py.model.claim import EXTEND, Claim
 from bunqueue_py.model.failure import Failure
 from bunqueue_py.model.import_path import ByPath, checked_importable, import_path
-from bunqueue_py.model.job import ACTIVE, COMPLETED, PENDING, JobRecord
+from bunqueue_py.model.job import ACTIVE, COMPLETED, PENDING, Delivery, JobRecord
+from bunqueue_py.model.links import MET, Links
 from bunqueue_py.model.options import Keep, Options
 from bunqueue_py.model.rows import (
     DATA,
@@ -27,9 +28,11 @@ from bunqueue_py.model.rows import (
     JobRow,
     record_from,
     row_of,
+    side_row,
 )
-from bunqueue_py.model.side import AttemptRow, Letter
+from bunqueue_py.model.side import AttemptRow, Letter, Side
 from bunqueue_py.storage.sqlite import schema
+from bunqueue_py.storage.sqlite.meta import encode, side_parts, side_text
 from bunqueue_py.storage.sqlite.recovery import stored_jobs
 from bunqueue_py.storage.sqlite.rows import (
     ABSENT,
@@ -154,6 +157,44 @@ def test_a_plain_job_takes_as_many_bytes_in_the_file_whatever_becomes_of_it(tmp_
             connection.execute(*put.filled(encoded(row_of(record, 3))))
             sizes.append(first_cell(connection, tmp_path / "jobs.db"))
     assert sizes == sizes[:1] * 3
+
+
+def test_a_job_that_waited_takes_as_many_bytes_in_the_file_whatever_becomes_of_it(
+    tmp_path: Path,
+) -> None:
+    now = 1_800_000_000_000
+    record = new_record()
+    record.created_ms = record.run_at_ms = now
+    links = record.need_side().links = Links()
+    links.add("id-0", 0, child=False)
+    record.gate(now, new=True)
+    sizes = []
+    with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as connection:
+        schema.create(connection)
+        put = Statements(variable_limit(connection)).put_jobs
+        for step in ("gated", "let go", "active", "completed"):
+            if step == "let go":
+                links.settle("id-0", MET)
+                record.unblock(now + 1)
+            elif step == "active":
+                record.start(Delivery(record, "t", None, None, None, True), now + 2)
+            elif step == "completed":
+                record.complete(now + 3, -1)
+            row = row_of(record, 3)
+            connection.execute(*put.filled(encoded(row)))
+            sizes.append(first_cell(connection, tmp_path / "jobs.db"))
+            assert there_and_back(row) == row
+    assert sizes == sizes[:1] * 4
+
+
+def test_ties_alone_are_written_as_with_everything_else() -> None:
+    side = Side()
+    side.timeline = 1_800_000_000_000
+    side.links = Links('a "parent"', 3)
+    for job_id in ("id-0", "\ud800", 'a "name"'):
+        side.links.add(job_id, 2, child=True)
+    row = side_row(side)
+    assert json.loads(side_text(row)) == json.loads("".join(encode(side_parts(row), 0)))
 
 
 def test_a_completed_jobs_row_brings_its_result() -> None:

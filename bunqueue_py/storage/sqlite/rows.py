@@ -36,7 +36,7 @@ from .meta import (
     read_claim,
     read_options,
     read_side,
-    side_parts,
+    side_text,
 )
 
 COLUMNS = ("id", "queue", "seq", "state", "priority", "run_at", "entered", "meta", "data", "result")
@@ -51,6 +51,10 @@ _ROOM = " " * 34 + "]"
 """The end of the meta of a job that waits: room for what its start and its end will add. SQLite
 writes a row that is as long as before over the old one; where all the rows of full pages become
 longer, it has to divide the pages, which costs more than all the rest of it."""
+
+_UNSTARTED = "null" + " " * 10
+"""The same for one that has ties to others: as long as a moment, and a byte for the state, since 0
+and 1 take none."""
 
 
 class UndecodableRowError(StorageError):
@@ -102,7 +106,7 @@ class RowEncoder:
         waiting: str | bytearray = ""
         timed: str | bytearray = ""
         last_side = None
-        side_text = ""
+        text = ""
         for (
             job_id,
             queue,
@@ -129,16 +133,14 @@ class RowEncoder:
                 last_name, last_options, last_started = name, options, None
             if side is not None and side is not last_side:
                 # children of one parent have theirs in common
-                last_side, side_text = side, "".join(encode(side_parts(side), 0))
+                last_side, text = side, side_text(side)
             if custom_id is not None or claim is not None:
                 rest = [created, started, attempts, size, custom_id, claim]
-                end = "null" if side is None else side_text
+                end = "null" if side is None else text
                 meta = bindable(f"{head},{''.join(encode(rest, 0))[1:-1]},{end}]")
             elif side is not None:
-                began = "null" if started is None else started
-                meta = bindable(
-                    f"{head},{created},{began},{attempts},{size},null,null,{side_text}]"
-                )
+                began = _UNSTARTED if started is None else started
+                meta = bindable(f"{head},{created},{began},{attempts},{size},null,null,{text}]")
             elif started is not None:
                 if (
                     started != last_started
