@@ -58,29 +58,32 @@ def go_on(
             job_id not in state.dependencies.dependents
             or records
             or ready.heaped
-            or ready.lanes is not None
+            or (ready.lanes is not None and ready.lanes.order)
             or queue.groups is not None
+            or queue.limits is not None
+            or queue.paused
+            or shard.careful_ms
         ):
             complete(state, queue, record, data, now)
         else:
             complete(state, queue, record, data, now, queue)
+            due = None
+            if queue.delayed.members or queue.anchored.members:
+                due = queue.next_due(now, state.wall())
             if (
                 len(records) == 1
                 and not ready.heaped
-                and ready.lanes is None
-                and queue.groups is None
-                and queue.limits is None
-                and not (queue.paused or queue.delayed.members or queue.anchored.members)
-                and not (waiter.cancelled or shard.careful_ms)
+                and (ready.lanes is None or not ready.lanes.order)
+                and (due is None or due > now)
                 and records[0].options.ttl_ms is None
+                and not waiter.cancelled
             ):
                 view = _start(state, queue, records.popleft(), now, lease_ms, owner, True)
-            elif queue.waiters.line and not queue.paused:
-                # those that were not woken for it
+            elif queue.waiters.line:
+                # of those that were let go, nobody has been woken for any
                 queue.wake(queue.ready_count, now)
-                due = queue.next_due(now, state.wall())
-                if due is not None:
-                    queue.waiters.due(due)
+            if due is not None:
+                queue.waiters.due(due)
         shard.gate = OPEN
     if shard.after:
         shard.call_after()

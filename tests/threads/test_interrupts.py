@@ -1580,6 +1580,32 @@ def completion_of_the_last_child(world: World) -> Verb:
 
 
 @scenario
+def going_on_with_the_next_of_a_chain(world: World) -> Verb:
+    world.silence()
+    first = world.hold("first")
+    second = world.push("second", depends_on=[first])
+    world.push("later", depends_on=[first], delay=5)
+    world.push("third", depends_on=[second])
+    backend, idle = world.manager.backend, world.manager.backend.wait_handle()
+    queue = world.manager._state.queues["q"]
+    with queue.lock:
+        queue.waiters.join(idle, first=False)  # type: ignore[arg-type]
+
+    def verb() -> None:
+        job: Job | None = first
+        while job is not None:
+            handle = backend.wait_handle()
+            _, _, job = backend.go_on(job.id, job.token, None, LEASE * 1_000, "w", handle)
+
+    def aftermath() -> None:
+        with queue.lock:
+            queue.waiters.leave(idle)  # type: ignore[arg-type]
+
+    world.aftermath = aftermath
+    return verb
+
+
+@scenario
 def completion_in_a_batch_that_many_wait_for(world: World) -> Verb:
     world.silence()
     children = held_children(world, 3)
