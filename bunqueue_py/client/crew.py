@@ -306,11 +306,9 @@ class Crew(CrewBase):
         if self.card.next_beat_ms <= began:
             self.card.next_beat_ms = began + self._beat_ms
         backend.beat_at(self.card.next_beat_ms)
+        following = None
         if ran == 1:
             following = self._run(slot, jobs[0])
-            while following is not None:
-                ran += 1
-                following = self._run(slot, following)
         else:
             queued = slot.queued
             queued.extend(jobs)
@@ -329,7 +327,11 @@ class Crew(CrewBase):
                     slot.begun = job
                 else:
                     continue
-                self._run(slot, job)
+                # only the last one may have one, should the beat thread have acked those before
+                following = self._run(slot, job)
+        while following is not None:
+            ran += 1
+            following = self._run(slot, following)
         if slot.held:
             self._flush(slot)
         return ran
@@ -356,15 +358,14 @@ class Crew(CrewBase):
             if job._fields[OPTIONS].durable:
                 # not by way of what is held: the beat thread must not wait for a disk
                 self._flush(slot, (job, data))
-            elif self._window is None and not (slot.queued or slot.held):
-                # while one follows the other the slot is never idle: the beat would leave it
-                return self._go_on(slot, job, data)
-            else:
+            elif slot.queued or slot.held or self._window is not None:
                 slot.held.append((job, data))
                 if not slot.queued or job._id in self._watched:
                     if self._contended():
                         self._give_way()
                     self._flush(slot)
+            else:
+                return self._go_on(slot, job, data)
         slot.current = None
         return None
 
@@ -381,6 +382,7 @@ class Crew(CrewBase):
             slot.held.append((job, data))
             raise
         if following is None:
+            # otherwise it is not idle for a moment: the beat would leave it, and come no more
             slot.current = None
         self.card.count(outcome.applied)
         if problem is not None:

@@ -110,6 +110,25 @@ def test_a_link_that_fails_ends_the_run_of_links() -> None:
             assert links[3].result(timeout=TIMEOUT) == 3
 
 
+def test_what_follows_the_last_of_a_batch_runs_too() -> None:
+    with QueueManager() as manager:
+        queue = Queue("q", manager)
+        queue.add("x", 0)
+        second = queue.add("x", 1)
+        last = queue.add("x", 2, depends_on=[second])
+
+        def handler(job: Job) -> int:
+            if job.data == 1:
+                # as the beat does when the batch takes its time: nothing is held any more
+                (slot,) = worker._crew.slots  # type: ignore[union-attr]
+                worker._crew._flush(slot)  # type: ignore[union-attr, call-arg]
+            return int(job.data)
+
+        worker = Worker(queue, handler, prefetch=2)
+        with worker:
+            assert last.result(timeout=TIMEOUT) == 2
+
+
 def test_a_worker_with_a_rate_of_its_own_starts_no_link_beyond_it() -> None:
     with QueueManager() as manager:
         queue, runs = Queue("q", manager), []
