@@ -66,7 +66,7 @@ def complete(
     queue.completed_total += 1
     shard.completions += 1
     side, freed = record.side, None
-    if state.dependencies.dependents or (side is not None and side.links is not None):
+    if job_id in state.dependencies.dependents or (side is not None and side.links is not None):
         freed = record_end(state, queue, record, now)
     keep = record.options.remove_on_complete
     if keep is True:

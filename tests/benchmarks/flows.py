@@ -1,7 +1,8 @@
 """What ties between jobs cost: a chain, a wide parent, and jobs that have nothing to do with them.
 
 Units: the rate of a chain in units of that of the same jobs without ties (one
-thread pulls and acks; adding is not in it); the time for a parent with its
+thread pulls and acks, or a worker of one slot runs them; adding is not in it);
+the time for a parent with its
 children, from adding to the parent's end, in units of that of the same jobs
 without a parent; the time of a cycle beside 10,000 gated jobs that wait for
 something else, in units of the same without them.
@@ -18,7 +19,7 @@ from time import perf_counter
 
 from harness import PAYLOAD, Row, Settings, Thing, interleave, rate
 
-from bunqueue_py import FlowNode, FlowProducer, QueueManager
+from bunqueue_py import FlowNode, FlowProducer, Queue, QueueManager, Worker
 
 BATCH = 64
 
@@ -68,6 +69,21 @@ def apart(jobs: int, on_disk: bool) -> float:
         start = perf_counter()
         run_all(manager, jobs)
         return (perf_counter() - start) / jobs
+
+
+def through_a_worker(tied: bool, jobs: int, on_disk: bool) -> float:
+    """Seconds a job, where a worker with one slot runs a chain, or the same jobs without ties."""
+    with opened(on_disk) as manager:
+        if tied:
+            FlowProducer(manager).chain(nodes(jobs))
+        else:
+            manager.push_batch("q", [("x", PAYLOAD)] * jobs)
+        queue = Queue("q", manager)
+        worker = Worker(queue, lambda job: None)
+        start = perf_counter()
+        with worker:
+            queue.wait_until_empty(timeout=600)
+            return (perf_counter() - start) / jobs
 
 
 def wide(jobs: int, on_disk: bool) -> float:
@@ -121,6 +137,11 @@ def measure(settings: Settings) -> list[Row]:
     for where, on_disk in (("memory", False), ("SQLite", True)):
         things += [
             Thing(f"chain, {where}", partial(chain, jobs, on_disk), partial(apart, jobs, on_disk)),
+            Thing(
+                f"worker, {where}",
+                partial(through_a_worker, True, jobs, on_disk),
+                partial(through_a_worker, False, jobs, on_disk),
+            ),
             Thing(f"wide, {where}", partial(wide, jobs, on_disk), partial(bulk, jobs, on_disk)),
             Thing(
                 f"wide/batch, {where}", partial(wide, jobs, on_disk), partial(batch, jobs, on_disk)
@@ -130,12 +151,12 @@ def measure(settings: Settings) -> list[Row]:
     samples = interleave(things, settings, "flows")
     rows = []
     for where in ("memory", "SQLite"):
-        found = samples[f"chain, {where}"]
-        row = Row(
-            f"a chain of {jobs:,}, {where}", "x rate of apart", found.speed(), "higher", 0.5, 0.7
-        )
-        row.note = f"{rate(found.measured)}; apart {rate(found.baseline)}"
-        rows.append(row)
+        for kind, text in (("chain", ""), ("worker", ", a worker")):
+            found = samples[f"{kind}, {where}"]
+            name = f"a chain of {jobs:,}, {where}{text}"
+            row = Row(name, "x rate of apart", found.speed(), "higher", 0.5, 0.7)
+            row.note = f"{rate(found.measured)}; apart {rate(found.baseline)}"
+            rows.append(row)
         for kind, text in (("wide", "as one flow"), ("wide/batch", "as a batch")):
             found = samples[f"{kind}, {where}"]
             row = Row(

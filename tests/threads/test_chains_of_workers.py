@@ -121,7 +121,7 @@ def test_what_follows_the_last_of_a_batch_runs_too() -> None:
             if job.data == 1:
                 # as the beat does when the batch takes its time: nothing is held any more
                 (slot,) = worker._crew.slots  # type: ignore[union-attr]
-                worker._crew._flush(slot)  # type: ignore[union-attr, call-arg]
+                worker._crew._flush(slot)  # type: ignore[call-arg]
             return int(job.data)
 
         worker = Worker(queue, handler, prefetch=2)
