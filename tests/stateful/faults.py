@@ -406,6 +406,37 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "a failed child changes edges that an earlier one has made loose",
+        "ops/flow.py",
+        r" and status_of\(links\.edges\[job_id\]\) == UNMET:\n( +failure = failure or apply)",
+        r":\n\1",
+        (FLOWS,),
+    ),
+    Mutation(
+        "who goes on wakes nobody for what is left",
+        "ops/go_on.py",
+        r"elif queue\.waiters\.line:",
+        "elif False:",
+        ("tests/unit/test_go_on.py",),
+    ),
+    Mutation(
+        "who goes on passes over what is due",
+        "ops/go_on.py",
+        r"and \(due is None or due > now\)\n",
+        "\n",
+        ("tests/unit/test_go_on.py",),
+    ),
+    Mutation(
+        "a link that is taken with the last of a batch is lost",
+        "client/crew.py",
+        r"while following is not None:",
+        "while following is not None and len(jobs) == 1:",
+        (
+            "tests/threads/test_chains_of_workers.py"
+            "::test_what_follows_the_last_of_a_batch_runs_too",
+        ),
+    ),
+    Mutation(
         "leaves of one parent that have a thing of their own keep what they share",
         "model/job.py",
         r"side = self\.side = side\.twin\(\)",

@@ -15,7 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from bunqueue_py import BunqueueError, FlowError, FlowNode, FlowProducer, JobStateError
 from bunqueue_py.model.links import POLICIES
+from bunqueue_py.ops.go_on import go_on
 from bunqueue_py.ops.query import check
+from bunqueue_py.shard.waiters import Waiter
 from bunqueue_py.testing import Harness
 from bunqueue_py.testing.model.flows import (
     ACTIVE,
@@ -29,6 +31,7 @@ from bunqueue_py.testing.model.flows import (
 
 QUEUES = ("a", "b", "c")
 MOST = 40
+LEASE_MS = 10**9
 SHOWN = {
     GATED: ("waiting-children",),
     READY: ("waiting", "delayed"),
@@ -181,6 +184,31 @@ class FlowMachine(RuleBasedStateMachine):
             value = f"of {job.id}" if result else None
             assert self.manager.ack(self.held.pop(job.id), value).applied
             self.model.complete(job, value)
+
+    @rule(pick=PICK, result=st.booleans())
+    def go_on(self, pick: int, result: bool) -> None:
+        job = self.some(pick, ACTIVE)
+        if job is None:
+            return
+        held, value = self.held.pop(job.id), f"of {job.id}" if result else None
+        data = None if value is None else self.manager.backend.encode(value)
+        before = self.ready(job.queue)
+        outcome, problem, following = go_on(
+            self.manager._state, job.id, held.token, data, LEASE_MS, "w", Waiter()
+        )
+        assert outcome.applied
+        assert problem is None
+        self.model.complete(job, value)
+        if following is not None:
+            assert not before
+            # others may have been let go to be delayed, after a crash
+            assert following._id in self.ready(job.queue)
+            self.model.jobs[following._id].state = ACTIVE
+            self.held[following._id] = following
+
+    def ready(self, queue: str) -> list[str]:
+        found = [j.id for j in self.model.jobs.values() if j.queue == queue and j.state == READY]
+        return [job_id for job_id in found if str(self.manager.get_state(job_id)) != "delayed"]
 
     @rule(pick=PICK)
     def fail(self, pick: int) -> None:
