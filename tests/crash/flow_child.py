@@ -17,7 +17,7 @@ import threading
 import time
 from typing import Any
 
-from bunqueue_py import BunqueueError, FlowNode, FlowProducer, ManagerConfig, QueueManager
+from bunqueue_py import BunqueueError, FlowNode, FlowProducer, Job, ManagerConfig, QueueManager
 from bunqueue_py.model.links import POLICIES
 from tests.crash.child import Journal, Killer, inject
 
@@ -86,8 +86,19 @@ class Actor:
             return
         if self.rng.random() < 0.25:
             self.manager.fail(job, "no", unrecoverable=True)
-        else:
+        elif self.rng.random() < 0.5:
             self.manager.ack(job, f"result of {job.id}")
+        else:
+            self.go_on(job)
+
+    def go_on(self, job: Job) -> None:
+        """Ends it as a worker's thread does, and leaves what it has taken with that half done."""
+        backend = self.manager.backend
+        result = backend.encode(f"result of {job.id}")
+        handle = backend.wait_handle()
+        _, _, following = backend.go_on(job.id, job.token, result, 30_000, "w", handle)
+        if following is not None and self.rng.random() < 0.8:
+            self.manager.ack(following, f"result of {following.id}")
 
     def some(self) -> str:
         return self.rng.choice(self.ids) if self.ids else "nobody"
