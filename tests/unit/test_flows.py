@@ -20,6 +20,7 @@ from bunqueue_py import (
     JobNotFoundError,
     JobStateError,
     LockError,
+    ManagerConfig,
     Queue,
     QueueManager,
     SerializationError,
@@ -817,6 +818,50 @@ def test_a_flow_is_read_and_drawn_with_its_states(
     for depth in (0, 101, None, 1.5):
         with pytest.raises(ValidationError):
             flows.get(tree.job, depth=depth)  # type: ignore[arg-type]
+
+
+def test_the_timeline_tells_of_the_wait_whatever_else_becomes_of_the_job(tmp_path: Path) -> None:
+    clock, path = VirtualClock(), tmp_path / "jobs.db"
+    steps = []
+
+    def told(manager: QueueManager, job_id: str) -> list[tuple[str, float]]:
+        found = manager.get_job(job_id)
+        assert found is not None
+        return [
+            (step.state, (step.at - found.created_at).total_seconds()) for step in found.timeline
+        ]
+
+    for end in ("waiting-children", "active", "retried"):
+        with QueueManager(path, clock=clock, background=False) as manager:
+            _, last = FlowProducer(manager).chain([FlowNode("q", "a"), FlowNode("q", "b")])
+            for step, act in {
+                "waiting-children": lambda: None,
+                "unblocked": lambda: manager.ack(manager.pull("q")),  # type: ignore[arg-type]
+                "active": lambda: manager.pull("q"),
+                "completed": lambda job_id=last.id: manager.ack(
+                    job_id, token=manager._state.index[job_id].last_token
+                ),
+                "retried": last.retry,
+            }.items():
+                act()
+                clock.advance(seconds=1)
+                if step == end:
+                    break
+            steps = told(manager, last.id)
+            assert [step for step, _ in steps][-1] == end
+            assert [at for _, at in steps] == [float(i) for i in range(len(steps))]
+        with QueueManager(path, clock=clock, background=False) as manager:
+            after = told(manager, last.id)
+            assert after[: len(steps)] == steps
+            Queue("q", manager).obliterate(force=True)
+    assert len(steps) == 5
+    with QueueManager(
+        config=ManagerConfig(max_timeline=2), clock=clock, background=False
+    ) as manager:
+        _, last = FlowProducer(manager).chain([FlowNode("q", "a"), FlowNode("q", "b")])
+        manager.ack(manager.pull("q"))  # type: ignore[arg-type]
+        manager.pull("q")
+        assert [step for step, _ in told(manager, last.id)] == ["unblocked", "active"]
 
 
 def test_what_ties_a_job_is_in_its_dictionary(flows: FlowProducer) -> None:
