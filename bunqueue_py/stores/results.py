@@ -95,9 +95,16 @@ class ResultStore:
         if job_id not in self.pinned:
             return
         with self._lock:
-            data = self.pinned.pop(job_id, None)
-        if data is not None:
-            self.put(job_id, data)
+            data = self.pinned.get(job_id)
+            if data is None:
+                return
+            # in one hold, and in this order: whoever reads it meanwhile must find it
+            before = self._results.pop(job_id, None)
+            self._results[job_id] = data
+            self.size += len(data) - (0 if before is None else len(before))
+            del self.pinned[job_id]
+            if self.size > self._max_bytes or len(self._results) > self._limit:
+                self._make_room()
 
 
 class Proof(NamedTuple):
@@ -171,7 +178,10 @@ class ProofStore:
 
     def unpin(self, job_id: str) -> None:
         """The proof is one of many again, the newest."""
-        with self._lock:
-            proof = self.pinned.pop(job_id, None)
+        proof = self.pinned.get(job_id)
         if proof is not None:
+            # in this order: whoever asks meanwhile must find it
             self.put(job_id, proof)
+            with self._lock:
+                if self.pinned.get(job_id) is proof:
+                    del self.pinned[job_id]
