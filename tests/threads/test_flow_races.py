@@ -1,6 +1,7 @@
 """Jobs that wait for jobs, on threads: who begins to wait while the other ends, and last children
 that end at once."""
 
+import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -8,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from bunqueue_py import FlowNode, FlowProducer, ManagerConfig, QueueManager, Worker
+from bunqueue_py import (
+    FlowNode,
+    FlowProducer,
+    Job,
+    ManagerConfig,
+    QueueManager,
+    WaitForChildren,
+    Worker,
+)
 from bunqueue_py.ops.query import check
 
 PATIENCE = 60
@@ -153,3 +162,50 @@ def test_a_parent_of_10_000_and_a_chain_of_5_000_run_in_linear_time_with_pages_o
         assert len(found) == 9_999
         assert set(found.values()) == {"x" * 1_000}
         check(manager._state)
+
+
+def play_flows(rng: random.Random) -> None:
+    """Chains, trees and step jobs come in on two threads while workers run them."""
+    with QueueManager(config=ManagerConfig(shards=rng.choice((1, 4)))) as manager:
+        flows = FlowProducer(manager)
+        added: list[str] = []
+
+        def handler(job: Job) -> str:
+            if job.name == "step" and not job.children_ids:
+                for _ in range(rng.randint(1, 3)):
+                    queue = rng.choice("ab")
+                    job.add_child(
+                        FlowNode(queue, "leaf", on_failure="ignore_dependency", attempts=1)
+                    )
+                raise WaitForChildren()
+            if job.name == "leaf" and rng.random() < 0.3:
+                raise ValueError("a leaf may fail")
+            return job.name
+
+        def produce() -> None:
+            for _ in range(6):
+                length = rng.randint(2, 12)
+                chain = [FlowNode(rng.choice("aab"), rng.choice("xxy")) for _ in range(length)]
+                added.extend(job.id for job in flows.chain(chain))
+                children = [FlowNode(rng.choice("ab"), "x") for _ in range(rng.randint(0, 4))]
+                tree = flows.add(FlowNode(rng.choice("ab"), "step", children=children))
+                added.append(tree.job.id)
+
+        slots = rng.randint(1, 3)
+        with (
+            Worker("a", handler, manager=manager, concurrency=slots),
+            Worker("b", handler, manager=manager, concurrency=slots),
+        ):
+            together(produce, produce)
+            for job_id in added:
+                assert manager.wait_for(job_id, timeout=PATIENCE) in ("x", "y", "step")
+        check(manager._state)
+
+
+@pytest.mark.slow
+def test_whatever_flows_come_in_workers_run_them_to_their_end(
+    slow_rounds: Callable[[int, int], int],
+) -> None:
+    # a result that was just being let go had seemed to be evicted
+    for seed in range(slow_rounds(20, 1_000)):
+        play_flows(random.Random(seed))
