@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from types import BuiltinMethodType, MethodType
 from typing import Any
 
 from ..clock import Clock
 from ..durations import shown
 from ..errors import ValidationError
-from ..model.events import Mailbox
+from ..model.checks import checked_listener
+from ..model.mailbox import EventBox, Mailbox
 from ..model.throttle import LogThrottle
 from ..sync import AnyLock
 
@@ -19,7 +21,8 @@ class Listeners:
     """Registers callbacks and calls them, in order, on one thread of its own.
 
     `events` are the names there are; `heard` is told, under the lock, whenever others of them
-    have listeners. The thread starts with the first callback, but not before `start`.
+    have listeners. The thread starts with the first callback, but not before `start`. With `loads`
+    the mailbox is one of raw events, and each is a call for the listeners of its type.
     """
 
     def __init__(
@@ -30,12 +33,14 @@ class Listeners:
         events: Collection[str],
         log: str,
         heard: Callable[[frozenset[str]], None],
+        loads: Callable[[bytes], Any] | None = None,
     ) -> None:
         self._name = name
         self._clock = clock
         self._lock = lock
         self._events = events
         self._heard = heard
+        self._loads = loads
         self._throttle = LogThrottle(log, clock.timeline_ms)
         self.by_event: dict[str, tuple[tuple[Callable[..., Any], bool], ...]] = {}
         self.mailbox: Mailbox | None = None
@@ -52,27 +57,29 @@ class Listeners:
         if event not in self._events:
             names = ", ".join(self._events)
             raise ValidationError(f"event must be among {names}, not {shown(event)}")
-        if not callable(fn):
-            raise ValidationError(f"a listener must be callable, not {shown(fn)}")
+        checked_listener(fn, "a listener")
         with self._lock:
             if self.mailbox is None and not self._ended:
-                self.mailbox = Mailbox(
-                    f"{self._name}-events", self._deliver, self._clock.timeline_ms
-                )
+                self.mailbox = self._mailbox()
                 if self._started:
                     self.mailbox.start()
             entries = (*self.by_event.get(event, ()), (fn, once))
             self.by_event = {**self.by_event, event: entries}
             self._heard(frozenset(self.by_event))
 
+    def _mailbox(self) -> Mailbox:
+        name, moment = f"{self._name}-events", self._clock.timeline_ms
+        if self._loads is None:
+            return Mailbox(name, self._deliver, moment)
+        return EventBox(name, lambda event: self._call(event.type, (event,)), moment, self._loads)
+
     def remove(self, event: str, fn: Callable[..., Any]) -> bool:
         """Ends what `add` began; says whether there was such a listener."""
         with self._lock:
             kept = self.by_event.get(event, ())
-            left = tuple(entry for entry in kept if entry[0] is not fn)
-            self.by_event = {**self.by_event, event: left}
-            if not left:
-                del self.by_event[event]
+            left = tuple(entry for entry in kept if not _same(entry[0], fn))
+            others = {name: kept for name, kept in self.by_event.items() if name != event}
+            self.by_event = {**others, event: left} if left else others
             self._heard(frozenset(self.by_event))
             return len(left) < len(kept)
 
@@ -94,6 +101,9 @@ class Listeners:
         event, values = item
         if callable(values):
             values = values()
+        self._call(event, values)
+
+    def _call(self, event: str, values: tuple[Any, ...]) -> None:
         for key in (event, ALL):
             for fn, once in self.by_event.get(key, ()):
                 if once and not self.remove(key, fn):
@@ -102,6 +112,12 @@ class Listeners:
                     fn(*values)
                 except BaseException as error:  # a listener may raise anything, SystemExit too
                     self._throttle.error(f"a listener of {event!r} of {self._name}", error)
+
+
+def _same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    # each look at a method makes a new object of it; what else may be equal is foreign code
+    methods = (MethodType, BuiltinMethodType)
+    return one is other or (isinstance(one, methods) and type(other) is type(one) and one == other)
 
 
 class Emitter:

@@ -9,18 +9,18 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
 from types import TracebackType
 from typing import Any
 
 from typing_extensions import Self
 
 from ..errors import BunqueueError
-from ..model.events import BUFFER_SIZE, EVENT_TYPES, Inbox, JobEvent, RawEvent
+from ..model.events import EVENT_TYPES, JobEvent, RawEvent, event_of
+from ..model.mailbox import BUFFER_SIZE, Inbox
 from ..model.options import checked_queue_name
 from ..sync import LEAF, WORKER, make_lock
 from .listeners import ALL, Emitter, Listeners
-from .protocol import Backend, Manager
+from .protocol import Backend, Hearing, Manager
 from .queue import Queue
 
 _log = logging.getLogger("bunqueue_py.events")
@@ -63,14 +63,15 @@ class QueueEvents(Emitter):
         self._closed = False
         self._inboxes: list[_Inbox] = []
         self._lost_before = 0
-        self._unlisten: Callable[[], None] | None = None
+        self._hearing: Hearing | None = None
         self._listeners = Listeners(
             f"events of {name or 'all queues'}",
             self._backend.clock,
             self._lock,
             [ALL, *sorted(EVENT_TYPES)],
             "bunqueue_py.events",
-            lambda heard: None,
+            self._hear,
+            self._backend.decode,
         )
         self._listeners.start(threaded=self._backend.runs_threads)
 
@@ -100,13 +101,15 @@ class QueueEvents(Emitter):
         `background=False`, in `run_pending()`); what they raise is logged and has no effect.
         Raises `ValidationError`, `ManagerClosedError`."""
         if fn is not None:
-            self._hear()
+            self._check()
+            self._backend.check_open()
         return super().on(event, fn)
 
     def once(self, event: str, fn: Callable[..., Any] | None = None) -> Any:
         """`on`, for the next such event only."""
         if fn is not None:
-            self._hear()
+            self._check()
+            self._backend.check_open()
         return super().once(event, fn)
 
     def close(self) -> None:
@@ -116,12 +119,15 @@ class QueueEvents(Emitter):
             self._closed = True
             inboxes, self._inboxes = self._inboxes, []
             self._lost_before += sum(inbox.lost for inbox in inboxes)
-            unlisten, self._unlisten = self._unlisten, None
+            hearing, self._hearing = self._hearing, None
         for inbox in inboxes:
             inbox.leave()
-        if unlisten is not None:
-            unlisten()
+        if hearing is not None:
+            hearing()
         self._listeners.close(None)
+        mailbox = self._listeners.mailbox
+        if mailbox is not None and not self._backend.runs_threads:
+            mailbox.drain()
 
     def __iter__(self) -> Iterator[JobEvent]:
         return _Reader(self._open())
@@ -130,21 +136,20 @@ class QueueEvents(Emitter):
         self._backend.need_courier()
         return _AsyncReader(self._open())
 
-    def _hear(self) -> None:
-        """Has the callbacks hear what happens, from the first of them on."""
-        self._check()
-        with self._lock:
-            if self._unlisten is not None:
-                return
-        unlisten: Callable[[], None] | None
-        unlisten = self._backend.listen(
-            _Callbacks(self._listeners, self._backend.decode), self._queue, None
-        )
-        with self._lock:
-            if self._unlisten is None and not self._closed:
-                self._unlisten, unlisten = unlisten, None
-        if unlisten is not None:  # somebody else was faster
-            unlisten()
+    def _hear(self, names: frozenset[str]) -> None:
+        """Has the callbacks hear what they are there for, and no more. Called under the lock."""
+        mailbox = self._listeners.mailbox
+        if self._closed or mailbox is None:
+            return
+        types = None if ALL in names else names
+        if self._hearing is not None:
+            self._hearing.hear(types)
+            return
+        try:
+            self._hearing = self._backend.listen(mailbox, self._queue, types)
+        except BaseException:
+            mailbox.close(0)
+            raise
 
     def _open(self) -> _Inbox:
         self._check()
@@ -165,51 +170,6 @@ class QueueEvents(Emitter):
     def _check(self) -> None:
         if self._closed:
             raise BunqueueError("this QueueEvents is closed; make a new one")
-
-
-class _Callbacks:
-    """What the callbacks hear with: an inbox whose buffer is theirs."""
-
-    def __init__(self, listeners: Listeners, decode: Callable[[bytes], Any]) -> None:
-        self._listeners = listeners
-        self._decode = decode
-
-    @property
-    def name(self) -> str:
-        mailbox = self._listeners.mailbox
-        return "events" if mailbox is None else mailbox.name
-
-    @property
-    def buffer(self) -> Inbox | None:
-        return self._listeners.mailbox
-
-    @property
-    def backlog(self) -> int:
-        mailbox = self._listeners.mailbox
-        return 0 if mailbox is None else mailbox.backlog
-
-    @property
-    def lost(self) -> int:
-        mailbox = self._listeners.mailbox
-        return 0 if mailbox is None else mailbox.lost
-
-    def offer(self, item: RawEvent) -> bool:
-        return self._listeners.tell(item[0], partial(self._event, item))
-
-    def report(self) -> None:
-        mailbox = self._listeners.mailbox
-        if mailbox is not None:
-            mailbox.report()
-
-    def drain(self) -> int:
-        mailbox = self._listeners.mailbox
-        return 0 if mailbox is None else mailbox.drain()
-
-    def close(self, timeout: float | None = None) -> bool:
-        return self._listeners.close(timeout)
-
-    def _event(self, item: RawEvent) -> tuple[JobEvent]:
-        return (JobEvent(item, self._decode),)
 
 
 class _Inbox:
@@ -294,7 +254,7 @@ class _Inbox:
             else:
                 self._wake = wake
                 return None
-        return JobEvent(item, self.backend.decode)
+        return event_of(item, self.backend.decode)
 
 
 class _Reader(Iterator[JobEvent]):

@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import Any
 
 from ..errors import ManagerClosedError, ValidationError
-from ..model.events import WEBHOOK_DISABLED, Inbox, Mailbox, RawEvent
+from ..model.events import WEBHOOK_DISABLED, RawEvent
+from ..model.mailbox import Inbox, Mailbox
 from ..model.options import checked_queue_name
 from ..model.webhooks import (
     WEBHOOK_EVENTS,

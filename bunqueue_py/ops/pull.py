@@ -21,7 +21,6 @@ from ..stores.timings import SAMPLED
 from ..types import ANY, GroupChoice, JobState
 from .careful import hand_over, is_alone
 from .expire import expire, is_expired
-from .finish import emit
 from .mark import mark_start
 from .push import find_queue
 from .recover import enter
@@ -384,8 +383,9 @@ def _start(
     if begun:
         if options.timeout_ms is not None:
             arm_timeout(state, queue, delivery, now)
-        if state.events.active is not None:
-            emit(state, queue, "active", record.id, now)
+        tell = state.events.active
+        if tell is not None:
+            tell(queue, record.id, now, None)
     if begun and shard.dirty is not None:
         mark_start(shard.dirty, delivery)
     # fields_of, in line

@@ -92,8 +92,9 @@ def push(
                 ready.admit(record, queue.seq)
             if shard.dirty is not None:
                 shard.dirty.add_new(record, queue.name, queue.seq, now)
-            if state.events.pushed is not None:
-                emit(state, queue, "pushed", record.id, now, PUSHED[record.priority > 0])
+            tell = state.events.pushed
+            if tell is not None:
+                tell(queue, record.id, now, PUSHED[record.priority > 0])
             job = state.view(record.id, None, new_fields(record, queue.name, now))
         else:
             job = admitted(state, queue, record, own, now, known_done)

@@ -245,17 +245,16 @@ MUTATIONS = (
     ),
     Mutation(
         "a listener falls asleep on an event",
-        "model/events.py",
+        "model/mailbox.py",
         r"if self\.items or self\._closed:",
         "if self._closed:",
         ("tests/threads/test_listener_trouble.py",),
     ),
     Mutation(
         "a verb looks at the listener before it adds the event",
-        "ops/emit.py",
-        r"if box is not None and len\(box\.items\) < box\.easy:\n"
-        r"( +)#.*\n +(box.*)\n.*\n.*ring\(\)",
-        r"if box is not None and box.awake and len(box.items) < box.easy:\n\1\2",
+        "stores/subscriptions.py",
+        r"if len\(items\) < easy:((\n.*){4})\n +#.*\n.*\n +box\.ring\(\)",
+        r"if box.awake and len(items) < easy:\1",
         ("tests/threads/test_listener_trouble.py",),
     ),
     Mutation(
