@@ -50,7 +50,11 @@ class EventHub:
         if remove is None:
             raise ManagerClosedError("this manager is closed; open a new QueueManager")
         if self._threaded:
-            mailbox.start()
+            try:
+                mailbox.start()
+            except BaseException:  # no thread to be had: it would only fill
+                remove()
+                raise
 
         def unsubscribe() -> None:
             remove()

@@ -60,9 +60,10 @@ class Listeners:
         checked_listener(fn, "a listener")
         with self._lock:
             if self.mailbox is None and not self._ended:
-                self.mailbox = self._mailbox()
+                mailbox = self._mailbox()
                 if self._started:
-                    self.mailbox.start()
+                    mailbox.start()
+                self.mailbox = mailbox
             entries = (*self.by_event.get(event, ()), (fn, once))
             self.by_event = {**self.by_event, event: entries}
             self._heard(frozenset(self.by_event))

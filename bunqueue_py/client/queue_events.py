@@ -156,9 +156,9 @@ class QueueEvents(Emitter):
         inbox = _Inbox(self._backend)
         inbox.remove = self._backend.listen(inbox, self._queue, None)
         with self._lock:
-            gone = [old for old in self._inboxes if old.is_dropped]
+            gone = [old for old in self._inboxes if old.is_abandoned]
             self._lost_before += sum(old.lost for old in gone)
-            self._inboxes = [old for old in self._inboxes if not old.is_dropped]
+            self._inboxes = [old for old in self._inboxes if not old.is_abandoned]
             self._inboxes.append(inbox)
             closed = self._closed
         for old in gone:
@@ -183,7 +183,7 @@ class _Inbox:
         self._items: deque[RawEvent] = deque()
         self._closed = False
         #: its reader is gone, with nobody to read what would come; set by a finaliser
-        self.is_dropped = False
+        self.is_abandoned = False
         self.lost = 0
         #: has the reader look again; there while it sleeps
         self._wake: Callable[[], None] | None = None
@@ -195,14 +195,15 @@ class _Inbox:
 
     @property
     def buffer(self) -> Inbox | None:
-        return None if self.is_dropped else self
+        return None if self.is_abandoned else self
 
     @property
     def backlog(self) -> int:
         return len(self._items)
 
     def offer(self, item: RawEvent) -> bool:
-        if self.is_dropped:
+        if self.is_abandoned:
+            self.remove()
             return False
         lost = False
         with self._lock:
@@ -240,7 +241,7 @@ class _Inbox:
 
     def drop(self) -> None:
         """Called by a finaliser, which may take no lock."""
-        self.is_dropped = True
+        self.is_abandoned = True
         self._items.clear()
 
     def take(self, wake: Callable[[], None]) -> JobEvent | None:

@@ -37,6 +37,10 @@ class Inbox(Protocol):
     @property
     def lost(self) -> int: ...
 
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether its reader is gone without a word."""
+
     def offer(self, item: Any) -> bool:
         """Takes an event, and says whether an older one was lost for it; never blocks."""
 
@@ -95,6 +99,11 @@ class Mailbox:
     def buffer(self) -> Inbox | None:
         """Itself."""
         return self
+
+    @property
+    def is_abandoned(self) -> bool:
+        """False: there is its thread, or its owner."""
+        return False
 
     def offer(self, item: Any) -> bool:
         """Buffers the item and wakes the reader; says whether an older one was lost for it."""

@@ -70,23 +70,20 @@ class Subscriptions:
         return Subscription(self, entry) if self.exchange(None, entry) else None
 
     def exchange(self, old: Entry | None, new: Entry | None) -> bool:
-        """Puts one into the other's place; says whether that was there, or the door open."""
+        """Puts one into the other's place; says whether that was there, or the door open. Those
+        whose reader is gone go too."""
         with self._lock:
-            if old is None and self._closed:
+            if self._closed if old is None else all(entry is not old for entry in self.entries):
                 return False
-            was_watched, entries = self.watched, list(self.entries)
-            if old is not None:
-                at = next((n for n, entry in enumerate(entries) if entry is old), None)
-                if at is None:
-                    return False
-                entries[at : at + 1] = [] if new is None else [new]
-                buffer = old[2].buffer
-                if buffer is not None and all(e[2].buffer is not buffer for e in entries):
-                    # what is counted never becomes less
-                    self._lost_before += buffer.lost
-            elif new is not None:
+            was_watched, before = self.watched, self.entries
+            entries = [new if entry is old else entry for entry in before]
+            if old is None:
                 entries.append(new)
-            self._set(tuple(entries))
+            left = tuple(e for e in entries if e is not None and not e[2].is_abandoned)
+            # what is counted never becomes less
+            gone, kept = _boxes(before), _boxes(left)
+            self._lost_before += sum(box.lost for key, box in gone.items() if key not in kept)
+            self._set(left)
         if self.watched and not was_watched and self.watcher is not None:
             self.watcher.begin()
         return True
@@ -173,7 +170,7 @@ class Subscriptions:
     def lost(self) -> int:
         """How many events listeners have lost, those that are gone too."""
         with self._lock:
-            return self._lost_before + sum(buffer.lost for buffer in self.buffers())
+            return self._lost_before + sum(b.lost for b in _boxes(self.entries).values())
 
     def mailboxes(self) -> list[Inbox]:
         """All of them, in the order of subscription."""
@@ -199,6 +196,12 @@ class Subscription:
         if self._entry is not None:
             self._among.exchange(self._entry, None)
             self._entry = None
+
+
+def _boxes(entries: tuple[Entry, ...]) -> dict[int, Inbox]:
+    """What keeps their events, each once; a reader that is gone keeps what it has lost."""
+    boxes = [box.buffer or box for _, _, box in entries]
+    return {id(box): box for box in boxes}
 
 
 def _hears_health(entry: Entry) -> bool:
