@@ -219,7 +219,8 @@ class Checks:
                 name = entry.card.name
                 text = f"worker {name!r} has all hands full, and {look.ready:,} jobs wait"
                 self._begin(*alarm, text, count=look.ready)
-        for alarm in [a for a in self.standing if a[0] == "worker_saturated" and a not in here]:
+        known = self.standing.keys() | self._since.keys()
+        for alarm in [a for a in known if a[0] == "worker_saturated" and a not in here]:
             self._since.pop(alarm, None)
             self._end(*alarm)
         return due
