@@ -32,20 +32,24 @@ class Delivery(NamedTuple):
 class Outbox:
     """At most 1,000 deliveries; what comes beyond is dropped, counted and logged.
 
+    `wanted(hook id)` says before each try whether the webhook still wants to hear: what waits for
+    one that was disabled or removed is let go, or it would keep the senders from the others.
     `send(delivery)` returns what went wrong, or `None`; `ended(delivery, error)` hears of the last
-    try of each. Both run on a sender's thread, or in `step` where there are no threads. Leaf: its
+    try of each. They run on a sender's thread, or in `step` where there are no threads. Leaf: its
     lock is never held during them.
     """
 
     def __init__(
         self,
         clock: Clock,
+        wanted: Callable[[str], bool],
         send: Callable[[Delivery], str | None],
         ended: Callable[[Delivery, str | None], None],
         *,
         threaded: bool,
     ) -> None:
         self._clock = clock
+        self._wanted = wanted
         self._send = send
         self._ended = ended
         self._threaded = threaded
@@ -113,6 +117,8 @@ class Outbox:
         return None
 
     def _try(self, attempt: int, delivery: Delivery) -> None:
+        if not self._wanted(delivery.hook_id):
+            return
         try:
             error = self._send(delivery)
         except Exception as problem:  # the extra is gone, say: no sender may end for it

@@ -51,7 +51,9 @@ class Webhooks:
         self._state = state
         self._threaded = threaded
         self._resolve: Callable[..., list[Any]] = socket.getaddrinfo
-        self._outbox = Outbox(state.clock, self._send, self._ended, threaded=threaded)
+        self._outbox = Outbox(
+            state.clock, state.webhooks.is_enabled, self._send, self._ended, threaded=threaded
+        )
         self._shared = Mailbox("webhook-events", self._deliver, state.clock.timeline_ms)
         self._listening = False
         # taken before everything: what is registered, marked and listened for agree
@@ -105,7 +107,7 @@ class Webhooks:
         return self._state.webhooks.views()
 
     def remove(self, hook_id: str | Webhook) -> bool:
-        """Says whether there was one. What is on its way to it already may still arrive."""
+        """Says whether there was one. What waits for it is let go; a try under way may arrive."""
         refuse_closed(self._state)
         hook_id = checked_hook_id(hook_id)
         with self._order:
@@ -120,8 +122,8 @@ class Webhooks:
         return self._set(hook_id, True)
 
     def disable(self, hook_id: str | Webhook) -> bool:
-        """Has it told no more; says whether it was enabled. Raises `ValidationError` for an
-        unknown id."""
+        """Has it told no more, of what waits for it either; says whether it was enabled. Raises
+        `ValidationError` for an unknown id."""
         return self._set(hook_id, False)
 
     def _set(self, given: str | Webhook, enabled: bool) -> bool:

@@ -90,6 +90,12 @@ class WebhookRegistry:
             hook = self._hooks.get(hook_id)
             return None if hook is None else hook.spec
 
+    def is_enabled(self, hook_id: str) -> bool:
+        """Whether it is there, and enabled."""
+        with self._lock:
+            hook = self._hooks.get(hook_id)
+            return hook is not None and hook.enabled
+
     def views(self) -> list[Webhook]:
         """Copies of all."""
         with self._lock:

@@ -301,6 +301,20 @@ MUTATIONS = (
         SQLITE,
     ),
     Mutation(
+        "deliveries to a disabled webhook are tried on",
+        "observe/outbox.py",
+        r"if not self\._wanted\(delivery\.hook_id\):",
+        "if False:",
+        ("tests/unit/test_webhooks.py",),
+    ),
+    Mutation(
+        "an abandoned iterator stays among the listeners",
+        "stores/subscriptions.py",
+        r" and not e\[2\]\.is_abandoned",
+        "",
+        ("tests/threads/test_queue_events.py",),
+    ),
+    Mutation(
         "only the first address of a webhook's host is looked at",
         "model/webhooks.py",
         r"for address in addresses:",

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bunqueue_py import JobEvent, ManagerConfig, Queue, QueueManager
+from bunqueue_py.ops import staff
 from bunqueue_py.stores.alarm import NEVER
 from bunqueue_py.testing import Harness, VirtualClock
 from tests.unit.test_workers_registry import Card, join
@@ -139,6 +140,23 @@ def test_a_worker_with_all_hands_full_for_a_minute_is_saturated(
     card.busy = 1
     pass_time(manager, clock, 20)
     assert told(heard)[1:] == [("worker_relieved", "w1")]
+
+
+def test_a_worker_that_leaves_before_it_was_told_of_is_forgotten(
+    manager: QueueManager, clock: VirtualClock, heard: list[JobEvent]
+) -> None:
+    card = Card()
+    card.busy = 2
+    entry = join(manager, card, "w1")
+    queue = Queue("q", manager)
+    queue.add("n")
+    queue.add("n")
+    manager.pull(queue, lock_duration=86_400)
+    pass_time(manager, clock, 30)
+    assert ("worker_saturated", "w1") in manager._checks._since
+    staff.leave(manager._state, entry, "closed")
+    pass_time(manager, clock, 30)
+    assert ("worker_saturated", "w1") not in manager._checks._since
 
 
 def test_a_listener_that_falls_behind_is_told_of(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bunqueue_py import ManagerClosedError, ManagerConfig, QueueManager, ValidationError
-from bunqueue_py.model.webhooks import is_public
+from bunqueue_py.model.webhooks import Target, is_public
 from bunqueue_py.testing import VirtualClock
 
 PRIVATE = ManagerConfig(allow_private_webhooks=True)
@@ -263,6 +263,37 @@ def test_a_result_that_json_does_not_know_or_is_too_long_is_no_obstacle(
     assert "data" in second
     assert third["dataOmitted"] is True
     assert "data" not in third
+
+
+def test_what_waits_for_a_webhook_that_was_disabled_or_removed_is_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A webhook that fails at each try would keep the senders from all others for hours."""
+    posted: list[str] = []
+
+    def post(target: Target, *arguments: Any, **options: Any) -> int:
+        posted.append(target.path)
+        return 500
+
+    monkeypatch.setattr("bunqueue_py.observe.http.post", post)
+    clock = VirtualClock()
+    with QueueManager(clock=clock, background=False, config=PRIVATE) as manager:
+        bad = manager.webhooks.add("http://10.0.0.1/bad", "job.pushed", queue="q")
+        for _ in range(25):
+            manager.push("q")
+        for _ in range(3):
+            manager.run_pending()
+            clock.advance(seconds=3)
+        (hook,) = manager.webhooks.list()
+        assert not hook.enabled
+        # the retries that bring it to 20 failures in a row, and none of the other five
+        assert (hook.failed, len(posted)) == (20, 25 + 25 + 20)
+        manager.webhooks.remove(bad)
+        gone = manager.webhooks.add("http://10.0.0.1/gone", "job.pushed")
+        manager.push("q")
+        manager.webhooks.remove(gone)
+        manager.run_pending()
+        assert "/gone" not in posted
 
 
 def test_a_closed_manager_has_no_webhooks_to_change() -> None:
