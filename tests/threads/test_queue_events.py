@@ -198,6 +198,9 @@ def test_abandoned_iterators_leave_nothing_behind_and_what_they_lost_stays_count
         await reader.__anext__()
 
     for _ in range(4):
+        iter(QueueEvents(queue))
+        assert len(subscriptions.entries) <= 1, "where nothing happens too"
+    for _ in range(4):
         half_read()
         assert len(subscriptions.entries) <= 1, "the next one finds it gone"
     asyncio.run(half_read_by_a_coroutine())
