@@ -63,7 +63,7 @@ def pull(
         shard.gate = BROKEN
         views = _take(state, queue, limit, lease_ms, owner, group, claim)
         shard.gate = OPEN
-    if timings is not None and began_ns and views:
+    if began_ns and timings is not None and views:
         timings.pull.end(began_ns)
     if shard.after:
         shard.call_after()
@@ -127,7 +127,7 @@ def pull_one(
                 None if record is None else _start(state, queue, record, now, lease_ms, owner, True)
             )
         shard.gate = OPEN
-    if timings is not None and began_ns and view is not None:
+    if began_ns and timings is not None and view is not None:
         timings.pull.end(began_ns)
     if shard.after:
         shard.call_after()

@@ -108,7 +108,7 @@ def push(
         settle(state, cut, job._id)
     elif storage is not None:
         storage.admit()
-    if timings is not None and began_ns:
+    if began_ns and timings is not None:
         timings.push.end(began_ns)
     return job
 
@@ -214,7 +214,7 @@ def push_named(
         shard.call_after()
     if storage is not None:
         storage.admit()
-    if timings is not None and began_ns:
+    if began_ns and timings is not None:
         timings.push.end(began_ns)
     return job
 
@@ -304,7 +304,7 @@ def push_batch(
     if not state.alarm.served:
         state.alarm.start()
     _settle_batch(state, cut, first, jobs, full, len(jobs))
-    if timings is not None and began_ns:
+    if began_ns and timings is not None:
         timings.push.end(began_ns)
     return jobs
 
