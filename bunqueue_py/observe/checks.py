@@ -120,6 +120,9 @@ class Checks:
         soon = now + state.periods.check_interval
         # in this order: what happens meanwhile is looked at now, or has the next round armed
         state.events.hush()
+        for shard in state.shards.shards:
+            with shard.lock:
+                pass  # who began to tell of something before that is through with it
         again_here, self._again = self._again, {}
         seen, self._seen = self._seen, {}
         for name, queue in list(state.queues.items()):

@@ -4,6 +4,7 @@ import json
 import socket
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from bunqueue_py import ManagerClosedError, ManagerConfig, QueueManager, ValidationError
 from bunqueue_py.model.webhooks import Target, is_public
+from bunqueue_py.observe.webhooks import signature
 from bunqueue_py.testing import VirtualClock
 
 PRIVATE = ManagerConfig(allow_private_webhooks=True)
@@ -263,6 +265,38 @@ def test_a_result_that_json_does_not_know_or_is_too_long_is_no_obstacle(
     assert "data" in second
     assert third["dataOmitted"] is True
     assert "data" not in third
+
+
+def test_a_jump_of_the_wall_clock_moves_no_try_and_each_is_signed_with_its_own_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = VirtualClock()
+    tries: list[dict[str, str]] = []
+
+    def post(target: Target, body: bytes, headers: dict[str, str], **options: Any) -> int:
+        stamp = headers["X-Webhook-Timestamp"]
+        assert int(stamp) == round(clock.now().timestamp() * 1000)
+        assert headers["X-Webhook-Signature"] == signature("hush", stamp, body)
+        tries.append(headers)
+        return 503
+
+    monkeypatch.setattr("bunqueue_py.observe.http.post", post)
+    with QueueManager(clock=clock, background=False) as manager:
+        manager.webhooks.add(URL, "job.pushed", secret="hush")
+        manager.push("q")
+        manager.run_pending()
+        clock.set_wall_clock(clock.now() + timedelta(days=3650))
+        manager.run_pending()
+        assert len(tries) == 1, "a leap of ten years is not a second"
+        clock.advance(seconds=1)
+        manager.run_pending()
+        clock.set_wall_clock(clock.now() - timedelta(days=7300))
+        clock.advance(seconds=2)
+        manager.run_pending()
+        assert len(tries) == 3
+        assert manager.webhooks.list()[0].failed == 1
+    assert len({headers["X-Webhook-Timestamp"] for headers in tries}) == 3
+    assert len({headers["X-Webhook-Id"] for headers in tries}) == 1
 
 
 def test_what_waits_for_a_webhook_that_was_disabled_or_removed_is_let_go(
