@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
+from operator import is_
 from types import BuiltinMethodType, MethodType
 from typing import Any
 
@@ -15,6 +17,8 @@ from ..model.throttle import LogThrottle
 from ..sync import AnyLock
 
 ALL = "*"
+Entry = tuple[Callable[..., Any], bool]
+"""A listener, and whether it is one for the next event only."""
 
 
 class Listeners:
@@ -42,7 +46,7 @@ class Listeners:
         self._heard = heard
         self._loads = loads
         self._throttle = LogThrottle(log, clock.timeline_ms)
-        self.by_event: dict[str, tuple[tuple[Callable[..., Any], bool], ...]] = {}
+        self.by_event: dict[str, tuple[Entry, ...]] = {}
         self.mailbox: Mailbox | None = None
         self._started = self._ended = False
 
@@ -76,9 +80,12 @@ class Listeners:
 
     def remove(self, event: str, fn: Callable[..., Any]) -> bool:
         """Ends what `add` began; says whether there was such a listener."""
+        return self._drop(event, lambda entry: _same(entry[0], fn))
+
+    def _drop(self, event: str, is_gone: Callable[[Entry], bool]) -> bool:
         with self._lock:
             kept = self.by_event.get(event, ())
-            left = tuple(entry for entry in kept if not _same(entry[0], fn))
+            left = tuple(entry for entry in kept if not is_gone(entry))
             others = {name: kept for name, kept in self.by_event.items() if name != event}
             self.by_event = {**others, event: left} if left else others
             self._heard(frozenset(self.by_event))
@@ -106,8 +113,10 @@ class Listeners:
 
     def _call(self, event: str, values: tuple[Any, ...]) -> None:
         for key in (event, ALL):
-            for fn, once in self.by_event.get(key, ()):
-                if once and not self.remove(key, fn):
+            for entry in self.by_event.get(key, ()):
+                fn, once = entry
+                # that one alone: the same function may be here for good as well
+                if once and not self._drop(key, partial(is_, entry)):
                     continue
                 try:
                     fn(*values)

@@ -96,6 +96,21 @@ def test_a_listener_that_comes_in_a_call_hears_the_next_event_and_others_miss_no
         assert got == [*(("second", n) for n in (1, 2, 3, 4, 5)), ("active", 6), ("second", 7)]
 
 
+def test_once_ends_itself_and_no_other_registration_of_the_same_function() -> None:
+    got: list[JobEvent] = []
+    with QueueManager(background=False) as manager:
+        events = QueueEvents("q", manager)
+        events.on("pushed", got.append)
+        events.once("pushed", got.append)
+        events.once("pushed", got.append)
+        for n in (3, 4, 5):
+            manager.push("q")
+            manager.run_pending()
+            assert len(got) == n
+        assert events.off("pushed", got.append)
+        assert not events.off("pushed", got.append)
+
+
 def test_two_objects_each_hear_what_they_asked_for() -> None:
     one: list[str] = []
     other: list[str] = []
