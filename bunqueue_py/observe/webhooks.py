@@ -54,6 +54,7 @@ class Webhooks:
         self._outbox = Outbox(
             state.clock, state.webhooks.is_enabled, self._send, self._ended, threaded=threaded
         )
+        state.webhooks.waiting = self._outbox.__len__
         self._shared = Mailbox("webhook-events", self._deliver, state.clock.timeline_ms)
         self._listening = False
         # taken before everything: what is registered, marked and listened for agree

@@ -229,6 +229,8 @@ def test_without_threads_run_pending_posts(monkeypatch: pytest.MonkeyPatch) -> N
         assert posted == []
         manager.run_pending()
         assert len(posted) == 1
+        memory = manager.stats().memory
+        assert (memory["webhooks"], memory["webhook_deliveries"]) == (1, 1)
         manager.run_pending()
         assert len(posted) == 1, "the second try is a second later"
         clock.advance(seconds=1)
