@@ -315,6 +315,13 @@ MUTATIONS = (
         SQLITE,
     ),
     Mutation(
+        "a webhook that hangs keeps all senders",
+        "observe/outbox.py",
+        r"self\._busy\[delivery\.hook_id\] < SHARE",
+        "True",
+        ("tests/threads/test_webhook_server.py",),
+    ),
+    Mutation(
         "deliveries to a disabled webhook are tried on",
         "observe/outbox.py",
         r"if not self\._wanted\(delivery\.hook_id\):",
