@@ -41,8 +41,8 @@ class Webhooks:
     """The webhooks of a manager. They need the extra `webhooks`.
 
     Each event is posted as JSON, `{event, timestamp, jobId, queue, data?, error?, progress?}`, by
-    at most four threads, three for one of them: 10 seconds a try, three tries, 1 and 2 seconds between. 2xx is success;
-    redirects are not followed. The headers are `X-Webhook-Event`, `X-Webhook-Timestamp` (of the
+    at most four threads, three of them for one webhook: 10 seconds a try, three tries, 1 and 2
+    seconds between. 2xx is success; redirects are not followed. The headers are `X-Webhook-Event`, `X-Webhook-Timestamp` (of the
     try, epoch milliseconds), `X-Webhook-Id` (of the delivery, the same in every try) and, with a
     secret, `X-Webhook-Signature`: the hex HMAC-SHA256 of `timestamp + "." + raw body`.
     """
