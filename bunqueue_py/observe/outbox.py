@@ -124,13 +124,17 @@ class Outbox:
 
     def _next(self) -> tuple[int, Delivery] | None:
         with self._lock:
-            while self._due and self._due[0][0] <= self._clock.timeline_ms():
-                item = heappop(self._due)
-                _, _, attempt, delivery = item
-                if self._busy[delivery.hook_id] < SHARE:
-                    self._busy[delivery.hook_id] += 1
-                    return attempt, delivery
-                self._aside.setdefault(delivery.hook_id, deque()).append(item)
+            return self._take()
+
+    def _take(self) -> tuple[int, Delivery] | None:
+        """Called under the lock."""
+        while self._due and self._due[0][0] <= self._clock.timeline_ms():
+            item = heappop(self._due)
+            _, _, attempt, delivery = item
+            if self._busy[delivery.hook_id] < SHARE:
+                self._busy[delivery.hook_id] += 1
+                return attempt, delivery
+            self._aside.setdefault(delivery.hook_id, deque()).append(item)
         return None
 
     def _done(self, hook_id: str) -> None:
