@@ -44,7 +44,8 @@ class Webhooks:
     at most four threads, three of them for one webhook: 10 seconds a try, three tries, 1 and 2
     seconds between. 2xx is success; redirects are not followed. The headers are
     `X-Webhook-Event`, `X-Webhook-Timestamp` (of the try, epoch milliseconds), `X-Webhook-Id` (of
-    the delivery, the same in every try) and, with a secret, `X-Webhook-Signature`: the hex HMAC-SHA256 of `timestamp + "." + raw body`.
+    the delivery, the same in every try) and, with a secret, `X-Webhook-Signature`: the hex
+    HMAC-SHA256 of `timestamp + "." + raw body`.
     """
 
     def __init__(self, state: State, *, threaded: bool) -> None:
