@@ -95,6 +95,7 @@ class Options:
         "attempts",
         "backoff",
         "durable",
+        "ends_plainly",
         "lifo",
         "is_plain",
         "max_timeline",
@@ -140,9 +141,12 @@ class Options:
         self.durable = durable
         #: of an admitted job: with where its run stands in it, so that each has options of its own
         self.repeat = repeat
+        #: whether a completion with it only moves the job to the completed ones
+        self.ends_plainly = repeat is None and remove_on_complete is False and not durable
 
 
-OPTION_FIELDS = tuple(f for f in Options.__slots__ if f not in ("is_plain", "runs_alone"))
+_DERIVED = ("ends_plainly", "is_plain", "runs_alone")
+OPTION_FIELDS = tuple(f for f in Options.__slots__ if f not in _DERIVED)
 """What an `Options` is made of."""
 
 

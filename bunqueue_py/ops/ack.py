@@ -11,6 +11,7 @@ from ..shard.shard import BROKEN, OPEN
 from ..state import State
 from ..stores.timings import SAMPLED
 from ..types import Outcome
+from .bulk import complete_plain
 from .commit import outcome_cut, settle
 from .finish import complete
 from .recover import check_open, enter
@@ -112,6 +113,15 @@ def _ack_run(
         if shard.gate:
             enter(state, shard)
         now = state.now()
+        if (
+            position + 1 < len(items)
+            and queue.limits is None
+            and not state.dependencies.dependents
+        ):
+            shard.gate = BROKEN
+            begun, position = position, complete_plain(state, queue, items, position, now)
+            shard.gate = OPEN
+            outcomes += [APPLIED] * (position - begun)
         for i in range(position, len(items)):
             job_id, token, data = items[i]
             record = index.get(job_id)

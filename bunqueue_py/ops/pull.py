@@ -19,6 +19,7 @@ from ..shard.waiters import Waiter
 from ..state import State
 from ..stores.timings import SAMPLED
 from ..types import ANY, GroupChoice, JobState
+from .bulk import take_plain
 from .careful import hand_over, is_alone
 from .expire import expire, is_expired
 from .finish import emit
@@ -284,6 +285,17 @@ def _take(
     ungrouped = group is ANY and queue.groups is None
     # in here jobs become ready by time alone
     timed = bool(queue.delayed.members or queue.anchored.members)
+    if (
+        limit > 1
+        and lease_ms is not None
+        and ungrouped
+        and queue.limits is None
+        and not (timed or ready.heap or ready.lanes is not None or queue.shard.careful_ms)
+    ):
+        take_plain(state, queue, limit, now, lease_ms, owner, views, claim=claim)
+        if views and claim:
+            # whatever comes next must not wait in a batch
+            limit = len(views)
     while len(views) < limit:
         record = ready.pop() if ungrouped else queue.next_record(group)
         if record is not None and record.options.ttl_ms is not None:

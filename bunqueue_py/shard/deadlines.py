@@ -58,6 +58,12 @@ class Deadlines:
         if stale > self.sweep_at:
             self.sweep()
 
+    def drop_many(self, entries: int) -> None:
+        """As many `drop`s, so that a sweep under way keeps pace with them."""
+        while entries > 0:
+            self.drop(min(entries, EVERY + 1))
+            entries -= EVERY + 1
+
     def sweep(self) -> None:
         """Takes stale entries out, a bite of them at a time, if they are half of the heap."""
         if not self.old:

@@ -42,6 +42,17 @@ class ResultStore:
             if size > self._max_bytes or len(results) > self._limit:
                 self._make_room()
 
+    def put_many(self, fresh: dict[str, bytes]) -> None:
+        """Keeps the results, by id; the least recently used ones make room."""
+        with self._lock:
+            results = self._results
+            for job_id in results.keys() & fresh.keys():
+                self.size -= len(results[job_id])
+            self.size += sum(map(len, fresh.values()))
+            results.update(fresh)
+            if self.size > self._max_bytes or len(results) > self._limit:
+                self._make_room()
+
     def _make_room(self) -> None:
         # by bytes, the newest one alone may be over the bound: whoever waits for it reads it
         results = self._results

@@ -39,6 +39,20 @@ MUTATIONS = (
         "token is not None or (token is None",
     ),
     Mutation(
+        "a job twice in a batch is completed twice",
+        "ops/bulk.py",
+        r" or job_id in ending",
+        "",
+        ("tests/unit/test_batches_alike.py",),
+    ),
+    Mutation(
+        "one that must run alone waits in a batch",
+        "ops/bulk.py",
+        r"if options\.runs_alone:",
+        "if False:",
+        ("tests/unit/test_batches_alike.py",),
+    ),
+    Mutation(
         "a late ack refused after a sweep",
         "model/job.py",
         r"\(self\.delivery\.token, by_sweep\)",

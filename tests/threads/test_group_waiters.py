@@ -13,6 +13,7 @@ import pytest
 
 from bunqueue_py import (
     ANY,
+    Ack,
     Backoff,
     BunqueueError,
     Job,
@@ -211,6 +212,18 @@ def test_whatever_ends_a_run_wakes_for_the_place_that_it_held(
     manager.ack(mine.takes())
     manager.push("q", "plain")
     other.takes("plain")
+
+
+def test_a_batch_of_plain_jobs_that_end_wakes_for_all_its_places(
+    manager: QueueManager, queue: Queue
+) -> None:
+    queue.limits.set_concurrency(2)
+    queue.add_bulk([("n", n) for n in range(4)])
+    jobs = [manager.pull("q"), manager.pull("q")]
+    waiting = [Waiting(manager), Waiting(manager)]
+    manager.ack_batch([Ack(job) for job in jobs if job is not None])
+    for waiter in waiting:
+        assert waiter.takes() is not None
 
 
 CHANGES: dict[str, tuple[Callable[[Queue], object], Callable[[Queue], object]]] = {

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from bunqueue_py import (
+    Ack,
     Backoff,
     BunqueueError,
     FailureReason,
@@ -109,6 +110,14 @@ def test_result_returns_to_every_thread_that_waits_for_it(manager: QueueManager)
     results = [call.outcome() for call in calls]
     assert results == [{"n": [1, 2]}] * 20
     assert len({id(result) for result in results}) == 20, "two waiters share one object"
+
+
+def test_result_returns_when_a_batch_completes_the_job(manager: QueueManager) -> None:
+    job = manager.push_batch("q", [("n", n) for n in range(3)])[1]
+    call = Call(lambda: job.result(timeout=TIMEOUT))
+    watched(manager, job)
+    manager.ack_batch([Ack(job, n) for n, job in enumerate(manager.pull_batch("q", 3))])
+    assert call.outcome() == 1
 
 
 def test_result_of_a_job_that_has_completed_returns_at_once(manager: QueueManager) -> None:
