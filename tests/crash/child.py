@@ -18,7 +18,7 @@ from bunqueue_py import Ack, Backoff, Deduplication, JobSpec, ManagerConfig, Que
 from bunqueue_py.errors import DuplicateJobError, JobStateError
 from bunqueue_py.model.job import ACTIVE, COMPLETED, FAILED, PENDING
 from bunqueue_py.model.options import JobOptions
-from bunqueue_py.ops import cut, finish
+from bunqueue_py.ops import bulk, cut, finish
 from bunqueue_py.shard import tally
 from bunqueue_py.shard.dirty import Dirty
 from bunqueue_py.storage.sqlite import commits
@@ -102,7 +102,8 @@ def inject(journal: Journal, killer: Killer) -> None:
     for name in ("add", "add_new", "mark", "tombstone", "result", "payload", "keep", "swap"):
         point = "swap" if name == "swap" else "mark"
         setattr(Dirty, name, _around(killer, point, getattr(Dirty, name)))
-    finish.mark_completed = _around(killer, "mark", finish.mark_completed)
+    for verbs in (finish, bulk):
+        verbs.mark_completed = _around(killer, "mark", verbs.mark_completed)  # type: ignore[attr-defined]
 
     from bunqueue_py.storage.sqlite.commits import Committer
 
