@@ -103,7 +103,8 @@ class Desk:
         self.committed = 0
         self.first_at: float | None = None
         self.flight_at: float | None = None
-        self.room = float(CUT_ROWS)
+        # for a start: one cut is under way and the next one gathers
+        self.room = 2.0 * CUT_ROWS
         self._hurry = False
         self._attempt = 0
         self._tickets: list[Ticket] = []
