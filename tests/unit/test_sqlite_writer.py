@@ -158,6 +158,23 @@ def test_jobs_that_come_in_and_end_between_two_tries_are_written_whole(bench: Be
     assert bench.look("SELECT COUNT(*) FROM jobs WHERE state = 3 AND data = x'7b7d'") == [(100,)]
 
 
+def test_a_database_that_is_not_of_utf_8_is_written_value_by_value(
+    make: Callable[..., Bench], tmp_path: Path
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as connection:
+        connection.execute("PRAGMA encoding = 'UTF-16le'")
+        connection.execute("CREATE TABLE t (a)")
+        connection.execute("DROP TABLE t")
+    bench = make()
+    assert bench.look("PRAGMA encoding") == [("UTF-16le",)]
+    records = bench.add_plain(*PLAIN_IDS)
+    bench.writer.step()
+    bench.complete(*records)
+    bench.writer.step()
+    found = bench.look("SELECT id, state, data FROM jobs ORDER BY id")
+    assert found == [(job_id, COMPLETED, b"{}") for job_id in PLAIN_IDS]
+
+
 def test_of_a_cut_of_several_kinds_all_is_written(bench: Bench) -> None:
     records = bench.add_plain(*PLAIN_IDS)
     bench.writer.step()

@@ -57,6 +57,7 @@ class Committer:
         "_connect",
         "_encoder",
         "_numbered",
+        "_packs",
         "_page",
         "_ratio",
         "_seen",
@@ -84,6 +85,8 @@ class Committer:
     def _use(self, connection: Connection) -> None:
         self.connection = connection
         self._numbered = False
+        # columns are made of the bytes of UTF-8; an empty database of somebody may say otherwise
+        self._packs: bool = connection.execute("PRAGMA encoding").fetchone()[0] == "UTF-8"
         self._statements = Statements(variable_limit(connection))
         self._page: int = connection.execute("PRAGMA page_size").fetchone()[0]
         # when a long log begins anew, what is beyond is cut off the file
@@ -135,7 +138,7 @@ class Committer:
     def _ended(self, marks: Marks) -> list[Packed]:
         """The statements for all of the jobs, if of each only its end is new; none otherwise."""
         rows, ended = marks.jobs, marks.ended
-        if len(rows) < MIN_PACKED or len(ended) != len(rows):
+        if not self._packs or len(rows) < MIN_PACKED or len(ended) != len(rows):
             return []
         # a row that another change has replaced is not the same any more
         if list(ended.values()) != list(rows.values()):
@@ -166,7 +169,8 @@ class Committer:
     def _puts(self, rows: list[Any], ended: int) -> Iterator[Packed]:
         put, done = self._statements.put_jobs, 0
         # packed, whole rows of all kinds take a little longer than they do unpacked
-        if len(rows) >= max(MIN_PACKED, 2 * (len(rows) - ended - count_plain(rows))):
+        odd = len(rows) - ended - count_plain(rows)
+        if self._packs and len(rows) >= max(MIN_PACKED, 2 * odd):
             self._make_numbers()
             for part in _parts(rows, MAX_PACKED):
                 packed = pack(part, self._encoder, put.after)
