@@ -113,11 +113,7 @@ def _ack_run(
         if shard.gate:
             enter(state, shard)
         now = state.now()
-        if (
-            position + 1 < len(items)
-            and queue.limits is None
-            and not state.dependencies.dependents
-        ):
+        if position + 1 < len(items) and queue.limits is None and not state.dependencies.dependents:
             shard.gate = BROKEN
             begun, position = position, complete_plain(state, queue, items, position, now)
             shard.gate = OPEN
