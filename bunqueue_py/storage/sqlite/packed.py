@@ -61,28 +61,39 @@ class _Columns:
 
     def numbers(self, numbers: Sequence[int]) -> str:
         """Integers."""
-        if numbers.count(numbers[0]) == self.count:
-            return self.bind(numbers[0])
+        first, last, count = numbers[0], numbers[-1], self.count
+        if first == last and numbers.count(first) == count:
+            return self.bind(first)
+        if last - first == count - 1 and numbers == tuple(range(first, last + 1)):
+            return f"(i+{self.bind(first)})"
         return f"CAST({self.digits(numbers)}AS INTEGER)"
 
     def digits(self, numbers: Sequence[int]) -> str:
         """Integers as text, with spaces before the shorter ones."""
-        if numbers.count(numbers[0]) == self.count:
-            return self.bind(str(numbers[0]))
         for known, text in self._known:
             if known == numbers:
                 return text
-        width = max(len(str(min(numbers))), len(str(max(numbers))))
-        digits = f"%{width}d" * self.count % tuple(numbers)
-        text = self._piece(digits.encode(), width)
+        distinct = set(numbers)
+        width = max(len(str(min(distinct))), len(str(max(distinct))))
+        if len(distinct) == 1:
+            text = self.bind(str(numbers[0]))
+        else:
+            if 4 * len(distinct) < self.count:
+                # as with moments, of which many are the same
+                texts = {number: f"%{width}d" % number for number in distinct}
+                digits = "".join(map(texts.__getitem__, numbers))
+            else:
+                digits = f"%{width}d" * self.count % tuple(numbers)
+            text = self._piece(digits.encode(), width)
         self._known.append((numbers, text))
         return text
 
     def ids(self, ids: Sequence[str]) -> str:
         """Job ids, which are all of one length."""
-        if set(map(len, ids)) != {_ID_LENGTH}:
+        joined = "".join(ids)
+        if set(map(len, ids)) != {_ID_LENGTH} or not joined.isascii():
             raise _Unfit
-        return self.texts(ids)
+        return f"CAST({self._piece(joined.encode(), _ID_LENGTH)}AS TEXT)"
 
     def texts(self, texts: Sequence[Any]) -> str:
         """Texts."""
@@ -235,5 +246,5 @@ def _meta(rows: list[Any], told: tuple[Any, ...], columns: _Columns, encoder: Ro
 
 
 def _one_head(names: Sequence[str], options: Sequence[Any]) -> bool:
-    # by identity: equal options may mean different things, as `1 == 1.0`
-    return len(set(map(id, options))) == 1 and names.count(names[0]) == len(names)
+    # options are equal only if they are one object
+    return options.count(options[0]) == names.count(names[0]) == len(names)
