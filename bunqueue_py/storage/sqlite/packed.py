@@ -11,11 +11,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from operator import itemgetter
 from sqlite3 import Connection
 from typing import Any
 
 from ...model.job import COMPLETED, PENDING
-from ...model.rows import INLINE_BYTES, PLAIN_WIDTH, full_row
+from ...model.rows import (
+    ATTEMPTS_MADE,
+    CLAIM,
+    CREATED,
+    CUSTOM_ID,
+    DATA,
+    ENTERED,
+    ID,
+    INLINE_BYTES,
+    NAME,
+    OPTIONS,
+    PLAIN_WIDTH,
+    QUEUE,
+    RESULT,
+    RESULT_SIZE,
+    SEQ,
+    SIDE,
+    STARTED,
+    full_row,
+)
 from .rows import ABSENT, COLUMNS, KEEP, RowEncoder, bindable
 
 MIN_PACKED = 64
@@ -52,23 +72,23 @@ class _Columns:
     def __init__(self, count: int) -> None:
         self.count = count
         self.values: list[Any] = [count]
-        self._known: list[tuple[Sequence[int], str]] = []
+        self._known: list[tuple[list[int], str]] = []
 
     def bind(self, value: Any) -> str:
         """The same for all rows."""
         self.values.append(value)
         return f"?{len(self.values)}"
 
-    def numbers(self, numbers: Sequence[int]) -> str:
+    def numbers(self, numbers: list[int]) -> str:
         """Integers."""
         first, last, count = numbers[0], numbers[-1], self.count
         if first == last and numbers.count(first) == count:
             return self.bind(first)
-        if last - first == count - 1 and numbers == tuple(range(first, last + 1)):
+        if last - first == count - 1 and numbers == list(range(first, last + 1)):
             return f"(i+{self.bind(first)})"
         return f"CAST({self.digits(numbers)}AS INTEGER)"
 
-    def digits(self, numbers: Sequence[int]) -> str:
+    def digits(self, numbers: list[int]) -> str:
         """Integers as text, with spaces before the shorter ones."""
         for known, text in self._known:
             if known == numbers:
@@ -103,32 +123,32 @@ class _Columns:
             raise _Unfit
         joined = "".join(texts)
         if joined.isascii():
-            return f"CAST({self._pieces(joined.encode(), tuple(map(len, texts)))}AS TEXT)"
+            return f"CAST({self._pieces(joined.encode(), list(map(len, texts)))}AS TEXT)"
         blobs = [text.encode() for text in texts]
-        return f"CAST({self._pieces(b''.join(blobs), tuple(map(len, blobs)))}AS TEXT)"
+        return f"CAST({self._pieces(b''.join(blobs), list(map(len, blobs)))}AS TEXT)"
 
-    def blobs(self, blobs: Sequence[bytes | None], absent: Sequence[int] | int) -> str:
+    def blobs(self, blobs: Sequence[bytes | None], absent: list[int] | int) -> str:
         """BLOBs; what stands for one that there is not is `absent`, or the number in its place."""
         missing = blobs.count(None)
         if missing == self.count:
-            return self.numbers(absent) if isinstance(absent, tuple) else self.bind(absent)
+            return self.numbers(absent) if isinstance(absent, list) else self.bind(absent)
         if not missing:
-            return self._pieces(b"".join(blobs), tuple(map(len, blobs)))  # type: ignore[arg-type]
+            return self._pieces(b"".join(blobs), list(map(len, blobs)))  # type: ignore[arg-type]
         text = self._pieces(
             b"".join([blob for blob in blobs if blob is not None]),
-            tuple([0 if blob is None else len(blob) for blob in blobs]),
+            [0 if blob is None else len(blob) for blob in blobs],
         )
-        there = self.numbers(tuple([int(blob is not None) for blob in blobs]))
-        other = self.numbers(absent) if isinstance(absent, tuple) else self.bind(absent)
+        there = self.numbers([int(blob is not None) for blob in blobs])
+        other = self.numbers(absent) if isinstance(absent, list) else self.bind(absent)
         return f"CASE {there} WHEN 1 THEN {text} ELSE {other} END"
 
-    def _pieces(self, joined: bytes, lengths: tuple[int, ...]) -> str:
+    def _pieces(self, joined: bytes, lengths: list[int]) -> str:
         if not joined:
             # all are empty; SQLite would make NULL of a piece of nothing
             return self.bind(joined)
         if lengths.count(lengths[0]) == self.count:
             return self._piece(joined, lengths[0])
-        starts = self.numbers(tuple(accumulate(lengths, initial=1))[:-1])
+        starts = self.numbers(list(accumulate(lengths, initial=1))[:-1])
         return f"substr({self.bind(joined)},{starts},{self.numbers(lengths)})"
 
     def _piece(self, joined: bytes, width: int) -> str:
@@ -162,10 +182,11 @@ def pack_ended(rows: list[Any], encoder: RowEncoder) -> Packed | None:
     """The statement that writes the end of those completed jobs, of which all else is in the file.
     It changes as many rows as it should, or some are missing there."""
     columns = _Columns(len(rows))
-    ids, _, _, _, _, _, entered, *told, _, results, sizes = zip(*rows, strict=True)
+    results, sizes = map(_column, (rows, rows), (RESULT, RESULT_SIZE))
     try:
-        at, moment = columns.ids(ids), columns.numbers(entered)
-        meta = _meta(rows, (*told, sizes), columns, encoder)
+        at = columns.ids(_column(rows, ID))
+        moment = columns.numbers(_column(rows, ENTERED))
+        meta = _meta(rows, sizes, columns, encoder)
         result = columns.blobs(results, _absent(results, sizes))
     except _Unfit:
         return None
@@ -177,7 +198,9 @@ def pack_ended(rows: list[Any], encoder: RowEncoder) -> Packed | None:
 
 
 def _plain(rows: list[Any], columns: _Columns, encoder: RowEncoder) -> tuple[str, ...]:
-    ids, queues, seqs, run_at, entered, names, options, data = zip(*rows, strict=True)
+    ids, queues, seqs, run_at, entered, names, options, data = (
+        _column(rows, place) for place in range(PLAIN_WIDTH)
+    )
     if not _one_head(names, options):
         return _full(rows, columns, encoder)
     return (
@@ -196,41 +219,44 @@ def _plain(rows: list[Any], columns: _Columns, encoder: RowEncoder) -> tuple[str
 
 def _full(rows: list[Any], columns: _Columns, encoder: RowEncoder) -> tuple[str, ...]:
     rows = [full_row(row) if len(row) == PLAIN_WIDTH else row for row in rows]
-    ids, queues, seqs, states, priorities, run_at, entered, *told, data, results, sizes = zip(
-        *rows, strict=True
-    )
+    results, sizes = map(_column, (rows, rows), (RESULT, RESULT_SIZE))
+    numbers = (columns.numbers(_column(rows, place)) for place in range(SEQ, ENTERED + 1))
     return (
-        columns.ids(ids),
-        columns.texts(queues),
-        columns.numbers(seqs),
-        columns.numbers(states),
-        columns.numbers(priorities),
-        columns.numbers(run_at),
-        columns.numbers(entered),
-        _meta(rows, (*told, sizes), columns, encoder),
-        columns.blobs(data, ABSENT),
+        columns.ids(_column(rows, ID)),
+        columns.texts(_column(rows, QUEUE)),
+        *numbers,
+        _meta(rows, sizes, columns, encoder),
+        columns.blobs(_column(rows, DATA), ABSENT),
         columns.blobs(results, _absent(results, sizes)),
     )
 
 
-def _absent(results: Sequence[bytes | None], sizes: Sequence[int]) -> tuple[int, ...] | int:
+_PLACES = tuple(map(itemgetter, range(RESULT_SIZE + 1)))
+
+
+def _column(rows: list[Any], place: int) -> list[Any]:
+    # not zip(*rows), which goes through all the rows for each value of one
+    return list(map(_PLACES[place], rows))
+
+
+def _absent(results: Sequence[bytes | None], sizes: list[int]) -> list[int] | int:
     if sizes.count(-1) == len(sizes):
         return ABSENT
-    return tuple(
-        [
-            KEEP if result is None and 0 <= size <= INLINE_BYTES else ABSENT
-            for result, size in zip(results, sizes, strict=True)
-        ]
+    return [
+        KEEP if result is None and 0 <= size <= INLINE_BYTES else ABSENT
+        for result, size in zip(results, sizes, strict=True)
+    ]
+
+
+def _meta(rows: list[Any], sizes: list[int], columns: _Columns, encoder: RowEncoder) -> str:
+    created, started, attempts, names, options = (
+        _column(rows, place) for place in (CREATED, STARTED, ATTEMPTS_MADE, NAME, OPTIONS)
     )
-
-
-def _meta(rows: list[Any], told: tuple[Any, ...], columns: _Columns, encoder: RowEncoder) -> str:
-    created, started, attempts, names, options, custom_ids, claims, sides, sizes = told
     count = columns.count
     if (
         _one_head(names, options)
-        and custom_ids.count(None) == claims.count(None) == sides.count(None) == count
         and not started.count(None)
+        and all(_column(rows, place).count(None) == count for place in (CUSTOM_ID, CLAIM, SIDE))
     ):
         # the end of a meta as `RowEncoder.add` makes it, put together there
         head = bindable(f"{encoder.head(names[0], options[0])},")
