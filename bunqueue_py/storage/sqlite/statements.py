@@ -3,7 +3,8 @@
 CPython gives up the GIL at every step of a statement and, beside a busy thread, gets it back 5 ms
 later. So one statement takes as many rows as it may have variables for. The numbers of rows are
 rounded up to a few sizes, and the last row is repeated to fill up, so that there is only a handful
-of texts for SQLite to compile and for Python to keep.
+of texts for SQLite to compile and for Python to keep. Where most rows of a cut are of the two kinds
+that there are most of, they go by the column instead (`packed`).
 """
 
 from __future__ import annotations
