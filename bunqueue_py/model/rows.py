@@ -98,8 +98,8 @@ class Marks(NamedTuple):
 
     `payloads` and `results` have those that stand apart from their job's row; `rest` maps (kind,
     key) to whatever else there is, as something that JSON can hold. `ended` has those rows of
-    completed jobs of which all but their end was handed over before: a row in `jobs` that stands
-    there too says nothing else that is new.
+    completed jobs, and of running ones, of which all but their run and its end was handed over
+    before: a row in `jobs` that stands there too says nothing else that is new.
     """
 
     jobs: dict[str, JobRow | PlainRow | None]

@@ -45,7 +45,11 @@ def _mark_oldest_start(dirty: Dirty) -> None:
     delivery = dirty.starts[0]
     record = delivery.record
     if record.delivery is delivery:
-        dirty.mark(row_of(record, seq_of(record) or 0))
+        row, known = row_of(record, seq_of(record) or 0), record.id in dirty.jobs
+        dirty.mark(row)
+        if not known and record.side is None:
+            # as of one that has completed
+            dirty.ended[record.id] = row
     # after that: an exception between must not lose it
     dirty.starts.popleft()
 

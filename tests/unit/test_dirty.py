@@ -340,6 +340,19 @@ def test_a_job_that_changed_in_another_way_since_the_cut_has_not_only_ended(dirt
     assert cut.jobs["b"] is not cut.ended["b"]
 
 
+def test_a_job_whose_run_is_under_way_at_the_cut_has_no_other_change(dirty: Dirty) -> None:
+    made = record(state=ACTIVE)
+    made.delivery = Delivery(made, "token", None, None, None, True)
+    mark_start(dirty, made.delivery)
+    mark_starts(dirty)
+    cut = taken(dirty)
+    assert cut.ended == cut.jobs != {}
+    mark_start(dirty, made.delivery)
+    dirty.mark(row(seq=2))
+    mark_starts(dirty)
+    assert taken(dirty).ended == {}
+
+
 def test_a_job_that_is_tied_has_not_only_ended(dirty: Dirty) -> None:
     made = record(state=COMPLETED)
     made.started_ms, made.key = 2, 7

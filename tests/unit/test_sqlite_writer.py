@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from bunqueue_py.errors import StorageError, StorageFullError, WaitTimeoutError
-from bunqueue_py.model.job import COMPLETED
+from bunqueue_py.model.job import ACTIVE, COMPLETED, Delivery
 from bunqueue_py.model.rows import INLINE_BYTES, Marks
+from bunqueue_py.ops.mark import mark_start, mark_starts
 from bunqueue_py.storage.sqlite import commits, desk
 from bunqueue_py.storage.sqlite.desk import GROUP_WAIT, TIDY, WRITE, Desk
 from bunqueue_py.storage.sqlite.statements import MAX_ROWS
@@ -134,6 +135,23 @@ def test_plain_jobs_come_and_end_in_one_statement_for_any_number(bench: Bench) -
     assert [text.split()[0] for text in texts] == ["INSERT", "UPDATE"]
     found = bench.look("SELECT id, state, entered, data FROM jobs ORDER BY id")
     assert found == [(job_id, COMPLETED, 3000, b"{}") for job_id in PLAIN_IDS]
+
+
+def test_runs_under_way_at_the_cut_go_along_with_those_that_have_ended(bench: Bench) -> None:
+    records = bench.add_plain(*PLAIN_IDS)
+    bench.writer.step()
+    bench.complete(*records[:97])
+    with bench.lock:
+        for record in records[97:]:
+            delivery = Delivery(record, "token", None, None, None, True)
+            record.start(delivery, 2500)
+            mark_start(bench.dirty, delivery)
+        mark_starts(bench.dirty)
+    bench.writer.step()
+    texts = [text for text in inserts(bench) if "numbers" not in text]
+    assert [text.split()[0] for text in texts] == ["INSERT", "UPDATE"]
+    found = bench.look("SELECT state, entered, COUNT(*) FROM jobs GROUP BY 1 ORDER BY 1")
+    assert found == [(ACTIVE, 2500, 3), (COMPLETED, 3000, 97)]
 
 
 def test_a_job_that_ends_is_written_whole_if_somebody_took_it_out_of_the_file(

@@ -136,7 +136,8 @@ class Committer:
         return changed
 
     def _ended(self, marks: Marks) -> list[Packed]:
-        """The statements for all of the jobs, if of each only its end is new; none otherwise."""
+        """The statements for all of the jobs, if of each only its run or its end is new; none
+        otherwise."""
         rows, ended = marks.jobs, marks.ended
         if not self._packs or len(rows) < MIN_PACKED or len(ended) != len(rows):
             return []

@@ -15,7 +15,7 @@ from operator import itemgetter
 from sqlite3 import Connection
 from typing import Any
 
-from ...model.job import COMPLETED, PENDING
+from ...model.job import PENDING
 from ...model.rows import (
     ATTEMPTS_MADE,
     CLAIM,
@@ -34,6 +34,7 @@ from ...model.rows import (
     SEQ,
     SIDE,
     STARTED,
+    STATE,
     full_row,
 )
 from .rows import ABSENT, COLUMNS, KEEP, RowEncoder, bindable
@@ -179,19 +180,20 @@ def pack(rows: list[Any], encoder: RowEncoder, on_conflict: str) -> Packed | Non
 
 
 def pack_ended(rows: list[Any], encoder: RowEncoder) -> Packed | None:
-    """The statement that writes the end of those completed jobs, of which all else is in the file.
-    It changes as many rows as it should, or some are missing there."""
+    """The statement that writes the run of those jobs, or its end, of which all else is in the
+    file. It changes as many rows as it should, or some are missing there."""
     columns = _Columns(len(rows))
     results, sizes = map(_column, (rows, rows), (RESULT, RESULT_SIZE))
     try:
         at = columns.ids(_column(rows, ID))
+        state = columns.numbers(_column(rows, STATE))
         moment = columns.numbers(_column(rows, ENTERED))
         meta = _meta(rows, sizes, columns, encoder)
         result = columns.blobs(results, _absent(results, sizes))
     except _Unfit:
         return None
     text = (
-        f"UPDATE jobs SET state={COMPLETED},entered={moment},meta={meta},result={result} "
+        f"UPDATE jobs SET state={state},entered={moment},meta={meta},result={result} "
         f"FROM temp.numbers WHERE i<?1 AND jobs.id={at}"
     )
     return text, columns.values
