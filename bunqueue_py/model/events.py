@@ -229,6 +229,9 @@ class Mailbox:
     anything.
     """
 
+    #: of one without bounds: all that `offer` does; whoever has an event may call it instead
+    keep: Callable[[Any], object] | None = None
+
     def __init__(
         self, name: str, deliver: Callable[[Any], None], timeline_ms: Callable[[], int]
     ) -> None:

@@ -26,6 +26,9 @@ def emit(
         return
     queue.event_seq = number = queue.event_seq + 1
     event: RawEvent = (kind, queue.name, job_id, now, number, carried)
+    if route.keep is not None:
+        route.keep(event)
+        return
     box = route.box
     if box is not None and len(box.items) < box.easy:
         # what its `offer` does, in line: the way of nearly every event with but one listener
