@@ -17,13 +17,19 @@ Ear = tuple["str | None", Callable[[RawEvent], bool]]
 class Route:
     """Where the events of one type go: to `ears`. `box` is the mailbox where there is but one ear,
     that of an ordinary mailbox for all queues: while its reader is awake, whoever has an event adds
-    it there without a call."""
+    it there without a call. `keep` takes them all where the mailbox of that one ear has one."""
 
-    __slots__ = ("box", "ears")
+    __slots__ = ("box", "ears", "keep")
 
-    def __init__(self, box: Mailbox | None, ears: tuple[Ear, ...]) -> None:
+    def __init__(
+        self,
+        box: Mailbox | None,
+        ears: tuple[Ear, ...],
+        keep: Callable[[RawEvent], object] | None,
+    ) -> None:
         self.box = box
         self.ears = ears
+        self.keep = keep
 
 
 class Subscriptions:
@@ -84,12 +90,14 @@ class Subscriptions:
         self.any = bool(heard)
 
     def _route(self, entries: list[Entry]) -> Route:
-        box = None
+        box = keep = None
         if len(entries) == 1 and not self.quiet:
             queue, _, mailbox = entries[0]
-            if queue is None and mailbox.__class__ is Mailbox:
-                box = mailbox
-        return Route(box, tuple((queue, mailbox.offer) for queue, _, mailbox in entries))
+            if queue is None and isinstance(mailbox, Mailbox):
+                keep = mailbox.keep
+                if mailbox.__class__ is Mailbox:
+                    box = mailbox
+        return Route(box, tuple((queue, mailbox.offer) for queue, _, mailbox in entries), keep)
 
     def watch(self, told: Callable[[int], None] | None) -> None:
         """Has `told(moment)` called at the next event, whatever it is; `None`: no more."""
