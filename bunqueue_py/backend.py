@@ -14,8 +14,8 @@ from .client.protocol import Closable, WaitHandle
 from .clock import Clock
 from .errors import ManagerClosedError, StorageError
 from .model.cancel import Cancellation
-from .model.events import Inbox, Mailbox, Tap
 from .model.failure import describe
+from .model.mailbox import Inbox, Mailbox, Tap
 from .offload import Offload
 from .ops import (
     ack,
@@ -39,6 +39,7 @@ from .shard.loop_waiter import LoopWaiter
 from .shard.shard import FORKED, INERT
 from .shard.waiters import Waiter
 from .state import State
+from .stores.subscriptions import Subscription
 from .sync import LEAF, contention, make_lock
 from .tasks import workers
 from .tasks.scheduler import Pace, Report, Task, TaskLoop
@@ -210,14 +211,12 @@ class EngineBackend:
     def bound_groups(self, queue: str, worker: object, bound: int | None) -> None:
         limits.set_default(self._state, queue, worker, bound)
 
-    def listen(
-        self, inbox: Inbox, queue: str | None, types: frozenset[str] | None
-    ) -> Callable[[], None]:
+    def listen(self, inbox: Inbox, queue: str | None, types: frozenset[str] | None) -> Subscription:
         recover.check_open(self._state)
-        remove = self._state.events.add(inbox, queue, types)
-        if remove is None:
+        subscription = self._state.events.add(inbox, queue, types)
+        if subscription is None:
             raise ManagerClosedError("this manager is closed; open a new QueueManager")
-        return remove
+        return subscription
 
     def hear_empty(self, queue: str, fn: Callable[[], None]) -> Callable[[], None]:
         return self.listen(Tap(lambda event: fn()), queue, frozenset(("empty",)))

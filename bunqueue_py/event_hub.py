@@ -9,19 +9,18 @@ from typing import Any
 from .clock import Clock
 from .durations import shown
 from .errors import ManagerClosedError, ValidationError
-from .model.checks import checked_iterable
-from .model.events import EVENT_TYPES, JobEvent, Mailbox, RawEvent
+from .model.checks import checked_iterable, checked_listener
+from .model.events import EVENT_TYPES, JobEvent
+from .model.mailbox import EventBox
 from .model.options import checked_queue_name
-from .observe.checks import Checks
 from .state import State
 
 
 class EventHub:
     """Subscriptions to the events of a manager's queues."""
 
-    def __init__(self, state: State, checks: Checks, *, threaded: bool) -> None:
+    def __init__(self, state: State, *, threaded: bool) -> None:
         self._state = state
-        self._checks = checks
         self._threaded = threaded
         self._numbers = count(1)
         self._clock: Clock = state.clock
@@ -39,32 +38,26 @@ class EventHub:
         raising `fn` costs nobody else anything; what it raises is logged. With
         `background=False`, `run_pending()` makes the calls.
         """
-        if not callable(fn):
-            raise ValidationError(f"fn must be callable, not {shown(fn)}")
+        checked_listener(fn, "fn")
         name = None if queue is None else checked_queue_name(getattr(queue, "name", queue))
         wanted = _types(types)
         for shard in self._state.shards.shards[:1]:
             shard.refuse()
-        loads = self._state.loads
-
-        def deliver(raw: RawEvent) -> None:
-            fn(JobEvent(raw, loads))
-
-        mailbox = Mailbox(f"events-{next(self._numbers)}", deliver, self._clock.timeline_ms)
+        mailbox = EventBox(
+            f"events-{next(self._numbers)}", fn, self._clock.timeline_ms, self._state.loads
+        )
         remove = self._state.events.add(mailbox, name, wanted)
         if remove is None:
             raise ManagerClosedError("this manager is closed; open a new QueueManager")
         if self._threaded:
-            mailbox.start()
-        watches = name is None and (wanted is None or "health" in wanted)
-        if watches:
-            self._checks.listen()
-        ended = iter((False,))
+            try:
+                mailbox.start()
+            except BaseException:  # no thread to be had: it would only fill
+                remove()
+                raise
 
         def unsubscribe() -> None:
             remove()
-            if watches and next(ended, True) is False:
-                self._checks.unlisten()
             # ends the thread after what is buffered; never waits, a listener may call it
             mailbox.close(0)
 
@@ -81,9 +74,9 @@ class EventHub:
         self._state.events.close()
         mailboxes = self._state.events.mailboxes()
         if not self._threaded:
-            self.drain()
             for mailbox in mailboxes:
                 mailbox.close(0)
+            self.drain()
             return True
         deadline = None if timeout is None else self._clock.timeline_ms() + round(timeout * 1000)
         ended = True

@@ -210,7 +210,7 @@ class QueueManager:
             self._backend.has_worker,
             threaded=background,
         )
-        self.events = EventHub(state, checks, threaded=background)
+        self.events = EventHub(state, threaded=background)
         if state.config.tracing is not False:
             from .observe import tracing  # needs an extra
 
@@ -843,7 +843,7 @@ class QueueManager:
         are overdue, and what is wrong, in sentences. Blocks for nothing."""
         self._check_open()
         behind = self._loop.behind_ms(self._state.now()) if self._background else 0
-        return health.report(self._state, behind, list(self._checks.standing.values()))
+        return health.report(self._state, behind, self._checks.problems())
 
     def counts(self, queue: Any = None) -> JobCounts:
         """How many jobs are in each state, of one queue or of all. `completed` are those that are

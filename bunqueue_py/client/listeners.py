@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
+from operator import is_
+from types import BuiltinMethodType, MethodType
 from typing import Any
 
 from ..clock import Clock
 from ..durations import shown
 from ..errors import ValidationError
-from ..model.events import Mailbox
+from ..model.checks import checked_listener
+from ..model.mailbox import EventBox, Mailbox
 from ..model.throttle import LogThrottle
 from ..sync import AnyLock
 
 ALL = "*"
+Entry = tuple[Callable[..., Any], bool]
+"""A listener, and whether it is one for the next event only."""
 
 
 class Listeners:
     """Registers callbacks and calls them, in order, on one thread of its own.
 
     `events` are the names there are; `heard` is told, under the lock, whenever others of them
-    have listeners. The thread starts with the first callback, but not before `start`.
+    have listeners. The thread starts with the first callback, but not before `start`. With `loads`
+    the mailbox is one of raw events, and each is a call for the listeners of its type.
     """
 
     def __init__(
@@ -30,14 +37,16 @@ class Listeners:
         events: Collection[str],
         log: str,
         heard: Callable[[frozenset[str]], None],
+        loads: Callable[[bytes], Any] | None = None,
     ) -> None:
         self._name = name
         self._clock = clock
         self._lock = lock
         self._events = events
         self._heard = heard
+        self._loads = loads
         self._throttle = LogThrottle(log, clock.timeline_ms)
-        self.by_event: dict[str, tuple[tuple[Callable[..., Any], bool], ...]] = {}
+        self.by_event: dict[str, tuple[Entry, ...]] = {}
         self.mailbox: Mailbox | None = None
         self._started = self._ended = False
 
@@ -52,27 +61,33 @@ class Listeners:
         if event not in self._events:
             names = ", ".join(self._events)
             raise ValidationError(f"event must be among {names}, not {shown(event)}")
-        if not callable(fn):
-            raise ValidationError(f"a listener must be callable, not {shown(fn)}")
+        checked_listener(fn, "a listener")
         with self._lock:
             if self.mailbox is None and not self._ended:
-                self.mailbox = Mailbox(
-                    f"{self._name}-events", self._deliver, self._clock.timeline_ms
-                )
+                mailbox = self._mailbox()
                 if self._started:
-                    self.mailbox.start()
+                    mailbox.start()
+                self.mailbox = mailbox
             entries = (*self.by_event.get(event, ()), (fn, once))
             self.by_event = {**self.by_event, event: entries}
             self._heard(frozenset(self.by_event))
 
+    def _mailbox(self) -> Mailbox:
+        name, moment = f"{self._name}-events", self._clock.timeline_ms
+        if self._loads is None:
+            return Mailbox(name, self._deliver, moment)
+        return EventBox(name, lambda event: self._call(event.type, (event,)), moment, self._loads)
+
     def remove(self, event: str, fn: Callable[..., Any]) -> bool:
         """Ends what `add` began; says whether there was such a listener."""
+        return self._drop(event, lambda entry: _same(entry[0], fn))
+
+    def _drop(self, event: str, is_gone: Callable[[Entry], bool]) -> bool:
         with self._lock:
             kept = self.by_event.get(event, ())
-            left = tuple(entry for entry in kept if entry[0] is not fn)
-            self.by_event = {**self.by_event, event: left}
-            if not left:
-                del self.by_event[event]
+            left = tuple(entry for entry in kept if not is_gone(entry))
+            others = {name: kept for name, kept in self.by_event.items() if name != event}
+            self.by_event = {**others, event: left} if left else others
             self._heard(frozenset(self.by_event))
             return len(left) < len(kept)
 
@@ -94,14 +109,25 @@ class Listeners:
         event, values = item
         if callable(values):
             values = values()
+        self._call(event, values)
+
+    def _call(self, event: str, values: tuple[Any, ...]) -> None:
         for key in (event, ALL):
-            for fn, once in self.by_event.get(key, ()):
-                if once and not self.remove(key, fn):
+            for entry in self.by_event.get(key, ()):
+                fn, once = entry
+                # that one alone: the same function may be here for good as well
+                if once and not self._drop(key, partial(is_, entry)):
                     continue
                 try:
                     fn(*values)
                 except BaseException as error:  # a listener may raise anything, SystemExit too
                     self._throttle.error(f"a listener of {event!r} of {self._name}", error)
+
+
+def _same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    # each look at a method makes a new object of it; what else may be equal is foreign code
+    methods = (MethodType, BuiltinMethodType)
+    return one is other or (isinstance(one, methods) and type(other) is type(one) and one == other)
 
 
 class Emitter:

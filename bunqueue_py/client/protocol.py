@@ -14,10 +14,10 @@ from typing_extensions import Unpack
 from ..clock import Clock
 from ..errors import StorageError
 from ..model.cancel import Cancellation
-from ..model.events import Inbox
 from ..model.figures import MinuteCount
 from ..model.flow_node import FlowNode, FlowPlan
 from ..model.job_logs import LogPage
+from ..model.mailbox import Inbox
 from ..model.options import JobOptions, JobSpec
 from ..model.schedule import Scheduler
 from ..registry.workers import Card
@@ -45,6 +45,15 @@ class WaitHandle(Protocol):
     """A waiting pull that another thread can end with `Backend.cancel_wait`."""
 
     cancelled: bool
+
+
+class Hearing(Protocol):
+    """What somebody hears of a queue's events; called, it hears no more."""
+
+    def hear(self, types: frozenset[str] | None) -> None:
+        """It hears these from now on (`None`: all)."""
+
+    def __call__(self) -> None: ...
 
 
 class Backend(Protocol):
@@ -222,11 +231,9 @@ class Backend(Protocol):
         it asks no longer."""
         ...
 
-    def listen(
-        self, inbox: Inbox, queue: str | None, types: frozenset[str] | None
-    ) -> Callable[[], None]:
+    def listen(self, inbox: Inbox, queue: str | None, types: frozenset[str] | None) -> Hearing:
         """Has every event of that queue and of those types (`None`: all) put into the inbox, as it
-        was recorded; returns what ends that. Raises `ManagerClosedError`."""
+        was recorded; returns what changes or ends that. Raises `ManagerClosedError`."""
         ...
 
     def hear_empty(self, queue: str, fn: Callable[[], None]) -> Callable[[], None]:

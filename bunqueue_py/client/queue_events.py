@@ -9,18 +9,18 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
 from types import TracebackType
 from typing import Any
 
 from typing_extensions import Self
 
 from ..errors import BunqueueError
-from ..model.events import BUFFER_SIZE, EVENT_TYPES, Inbox, JobEvent, RawEvent
+from ..model.events import EVENT_TYPES, JobEvent, RawEvent, event_of
+from ..model.mailbox import BUFFER_SIZE, Inbox
 from ..model.options import checked_queue_name
 from ..sync import LEAF, WORKER, make_lock
 from .listeners import ALL, Emitter, Listeners
-from .protocol import Backend, Manager
+from .protocol import Backend, Hearing, Manager
 from .queue import Queue
 
 _log = logging.getLogger("bunqueue_py.events")
@@ -63,14 +63,15 @@ class QueueEvents(Emitter):
         self._closed = False
         self._inboxes: list[_Inbox] = []
         self._lost_before = 0
-        self._unlisten: Callable[[], None] | None = None
+        self._hearing: Hearing | None = None
         self._listeners = Listeners(
             f"events of {name or 'all queues'}",
             self._backend.clock,
             self._lock,
             [ALL, *sorted(EVENT_TYPES)],
             "bunqueue_py.events",
-            lambda heard: None,
+            self._hear,
+            self._backend.decode,
         )
         self._listeners.start(threaded=self._backend.runs_threads)
 
@@ -100,13 +101,15 @@ class QueueEvents(Emitter):
         `background=False`, in `run_pending()`); what they raise is logged and has no effect.
         Raises `ValidationError`, `ManagerClosedError`."""
         if fn is not None:
-            self._hear()
+            self._check()
+            self._backend.check_open()
         return super().on(event, fn)
 
     def once(self, event: str, fn: Callable[..., Any] | None = None) -> Any:
         """`on`, for the next such event only."""
         if fn is not None:
-            self._hear()
+            self._check()
+            self._backend.check_open()
         return super().once(event, fn)
 
     def close(self) -> None:
@@ -116,12 +119,15 @@ class QueueEvents(Emitter):
             self._closed = True
             inboxes, self._inboxes = self._inboxes, []
             self._lost_before += sum(inbox.lost for inbox in inboxes)
-            unlisten, self._unlisten = self._unlisten, None
+            hearing, self._hearing = self._hearing, None
         for inbox in inboxes:
             inbox.leave()
-        if unlisten is not None:
-            unlisten()
+        if hearing is not None:
+            hearing()
         self._listeners.close(None)
+        mailbox = self._listeners.mailbox
+        if mailbox is not None and not self._backend.runs_threads:
+            mailbox.drain()
 
     def __iter__(self) -> Iterator[JobEvent]:
         return _Reader(self._open())
@@ -130,30 +136,29 @@ class QueueEvents(Emitter):
         self._backend.need_courier()
         return _AsyncReader(self._open())
 
-    def _hear(self) -> None:
-        """Has the callbacks hear what happens, from the first of them on."""
-        self._check()
-        with self._lock:
-            if self._unlisten is not None:
-                return
-        unlisten: Callable[[], None] | None
-        unlisten = self._backend.listen(
-            _Callbacks(self._listeners, self._backend.decode), self._queue, None
-        )
-        with self._lock:
-            if self._unlisten is None and not self._closed:
-                self._unlisten, unlisten = unlisten, None
-        if unlisten is not None:  # somebody else was faster
-            unlisten()
+    def _hear(self, names: frozenset[str]) -> None:
+        """Has the callbacks hear what they are there for, and no more. Called under the lock."""
+        mailbox = self._listeners.mailbox
+        if self._closed or mailbox is None:
+            return
+        types = None if ALL in names else names
+        if self._hearing is not None:
+            self._hearing.hear(types)
+            return
+        try:
+            self._hearing = self._backend.listen(mailbox, self._queue, types)
+        except BaseException:
+            mailbox.close(0)
+            raise
 
     def _open(self) -> _Inbox:
         self._check()
         inbox = _Inbox(self._backend)
         inbox.remove = self._backend.listen(inbox, self._queue, None)
         with self._lock:
-            gone = [old for old in self._inboxes if old.is_dropped]
+            gone = [old for old in self._inboxes if old.is_abandoned]
             self._lost_before += sum(old.lost for old in gone)
-            self._inboxes = [old for old in self._inboxes if not old.is_dropped]
+            self._inboxes = [old for old in self._inboxes if not old.is_abandoned]
             self._inboxes.append(inbox)
             closed = self._closed
         for old in gone:
@@ -167,51 +172,6 @@ class QueueEvents(Emitter):
             raise BunqueueError("this QueueEvents is closed; make a new one")
 
 
-class _Callbacks:
-    """What the callbacks hear with: an inbox whose buffer is theirs."""
-
-    def __init__(self, listeners: Listeners, decode: Callable[[bytes], Any]) -> None:
-        self._listeners = listeners
-        self._decode = decode
-
-    @property
-    def name(self) -> str:
-        mailbox = self._listeners.mailbox
-        return "events" if mailbox is None else mailbox.name
-
-    @property
-    def buffer(self) -> Inbox | None:
-        return self._listeners.mailbox
-
-    @property
-    def backlog(self) -> int:
-        mailbox = self._listeners.mailbox
-        return 0 if mailbox is None else mailbox.backlog
-
-    @property
-    def lost(self) -> int:
-        mailbox = self._listeners.mailbox
-        return 0 if mailbox is None else mailbox.lost
-
-    def offer(self, item: RawEvent) -> bool:
-        return self._listeners.tell(item[0], partial(self._event, item))
-
-    def report(self) -> None:
-        mailbox = self._listeners.mailbox
-        if mailbox is not None:
-            mailbox.report()
-
-    def drain(self) -> int:
-        mailbox = self._listeners.mailbox
-        return 0 if mailbox is None else mailbox.drain()
-
-    def close(self, timeout: float | None = None) -> bool:
-        return self._listeners.close(timeout)
-
-    def _event(self, item: RawEvent) -> tuple[JobEvent]:
-        return (JobEvent(item, self._decode),)
-
-
 class _Inbox:
     """The buffer of one iterator. Leaf noun; `offer` is called under a shard's lock."""
 
@@ -223,7 +183,7 @@ class _Inbox:
         self._items: deque[RawEvent] = deque()
         self._closed = False
         #: its reader is gone, with nobody to read what would come; set by a finaliser
-        self.is_dropped = False
+        self.is_abandoned = False
         self.lost = 0
         #: has the reader look again; there while it sleeps
         self._wake: Callable[[], None] | None = None
@@ -235,14 +195,15 @@ class _Inbox:
 
     @property
     def buffer(self) -> Inbox | None:
-        return None if self.is_dropped else self
+        return None if self.is_abandoned else self
 
     @property
     def backlog(self) -> int:
         return len(self._items)
 
     def offer(self, item: RawEvent) -> bool:
-        if self.is_dropped:
+        if self.is_abandoned:
+            self.remove()
             return False
         lost = False
         with self._lock:
@@ -280,7 +241,7 @@ class _Inbox:
 
     def drop(self) -> None:
         """Called by a finaliser, which may take no lock."""
-        self.is_dropped = True
+        self.is_abandoned = True
         self._items.clear()
 
     def take(self, wake: Callable[[], None]) -> JobEvent | None:
@@ -294,7 +255,7 @@ class _Inbox:
             else:
                 self._wake = wake
                 return None
-        return JobEvent(item, self.backend.decode)
+        return event_of(item, self.backend.decode)
 
 
 class _Reader(Iterator[JobEvent]):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from inspect import iscoroutinefunction
 from typing import Any
 
 from ..durations import shown
@@ -17,6 +18,19 @@ def checked_iterable(value: Any, option: str) -> Iterable[Any]:
     if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
         raise ValidationError(f"{option} must be an iterable, not {shown(value)}")
     return value  # type: ignore[no-any-return]
+
+
+def checked_listener(fn: Any, option: str) -> Callable[..., Any]:
+    """The function if a thread can call it, and be done with it when it returns."""
+    if not callable(fn):
+        raise ValidationError(f"{option} must be callable, not {shown(fn)}")
+    if iscoroutinefunction(fn) or iscoroutinefunction(getattr(fn, "__call__", None)):  # noqa: B004
+        raise ValidationError(
+            f"{option} must be a plain function, and {shown(fn)} is a coroutine function, which "
+            "nobody would await: use `async for event in QueueEvents(...)`"
+        )
+    listener: Callable[..., Any] = fn
+    return listener
 
 
 def checked_name(name: object, option: str) -> str:

@@ -46,8 +46,9 @@ class Checks:
     def __init__(self, state: State, duty: Duty) -> None:
         self._state = state
         self.duty = duty
-        self._listeners = 0
-        self._on = False
+        state.events.watcher = self
+        #: which of their listeners' turns it is
+        self._turn = state.events.turns
         #: what has been told as wrong, and the sentence that says it
         self.standing: dict[Alarm, str] = {}
         #: the number of the last event of each queue at the last round
@@ -58,37 +59,38 @@ class Checks:
 
     # -- who listens -------------------------------------------------------------------------
 
-    def listen(self) -> None:
-        """One more listens for `health` events."""
-        self._listeners += 1
-        if not self._on:
-            self._on = True
-            self._state.events.watch(self.touch)
-            self._arm()
-
-    def unlisten(self) -> None:
-        """One listens no longer."""
-        self._listeners -= 1
-        if self._listeners <= 0 and self._on:
-            self._on = False
-            self._state.events.watch(None)
-            for kept in (self.standing, self._seen, self._again, self._since):
-                kept.clear()
+    def begin(self) -> None:
+        """Somebody listens for `health` events from now on."""
+        self.duty.arm(self._state.now() + self._state.periods.check_interval)
+        if not self._state.alarm.served:
+            self._state.alarm.start()
 
     def touch(self, at_ms: int) -> None:
         """Something has happened, the first thing since the last round."""
         self.duty.arm(at_ms + self._state.periods.check_interval)
 
-    def _arm(self) -> None:
-        self.duty.arm(self._state.now() + self._state.periods.check_interval)
-        if not self._state.alarm.served:
-            self._state.alarm.start()
+    def problems(self) -> list[str]:
+        """What stands as wrong, in sentences; nothing while nobody listens."""
+        events = self._state.events
+        current = events.watched and self._turn == events.turns
+        return list(self.standing.values()) if current else []
+
+    def _attend(self) -> bool:
+        """Whether somebody listens; what was noted for those before them is forgotten."""
+        events = self._state.events
+        if self._turn != events.turns:
+            self._turn = events.turns
+            for kept in (self.standing, self._seen, self._again, self._since):
+                kept.clear()
+        return events.watched
 
     # -- told from outside -------------------------------------------------------------------
 
     def pass_began(self, late_ms: int) -> None:
         """The scheduler's pass begins so late."""
         periods = self._state.periods
+        if not self._attend():
+            return
         if late_ms >= periods.scheduler_late_after:
             self._begin(
                 "scheduler_late", "", f"the background thread was {late_ms / 1000:g} s late"
@@ -98,6 +100,8 @@ class Checks:
 
     def task_changed(self, name: str, error: str | None) -> None:
         """The circuit of that task has opened, with what it raised last, or closed."""
+        if not self._attend():
+            return
         if error is None:
             self._end("task_failing", name)
         else:
@@ -110,12 +114,15 @@ class Checks:
     def tick(self) -> tuple[int, int | None]:
         """One round of all checks; returns how many things were looked at, and when the next is
         due (`None`: not until something happens)."""
-        if not self._on:
+        if not self._attend():
             return 0, None
         state, now = self._state, self._state.now()
         soon = now + state.periods.check_interval
         # in this order: what happens meanwhile is looked at now, or has the next round armed
         state.events.hush()
+        for shard in state.shards.shards:
+            with shard.lock:
+                pass  # who began to tell of something before that is through with it
         again_here, self._again = self._again, {}
         seen, self._seen = self._seen, {}
         for name, queue in list(state.queues.items()):
@@ -215,7 +222,8 @@ class Checks:
                 name = entry.card.name
                 text = f"worker {name!r} has all hands full, and {look.ready:,} jobs wait"
                 self._begin(*alarm, text, count=look.ready)
-        for alarm in [a for a in self.standing if a[0] == "worker_saturated" and a not in here]:
+        known = self.standing.keys() | self._since.keys()
+        for alarm in [a for a in known if a[0] == "worker_saturated" and a not in here]:
             self._since.pop(alarm, None)
             self._end(*alarm)
         return due
@@ -253,7 +261,7 @@ class Checks:
 
     def _begin(self, reason: str, subject: str, text: str, **carried: Any) -> None:
         alarm = (reason, subject)
-        if alarm in self.standing or not self._state.events.any:
+        if alarm in self.standing:
             return
         self.standing[alarm] = text
         self._tell(reason, subject, message=text, **carried)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter, deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
@@ -14,6 +15,8 @@ from ..sync import LEAF, make_lock, spawn
 
 MAX_DELIVERIES = 1_000
 SENDERS = 4
+SHARE = 3
+"""How many of them one webhook may keep busy: one that hangs must not keep all from the others."""
 TRIES = 3
 FIRST_RETRY_MS = 1_000
 CLOSE_MS = 5_000
@@ -29,28 +32,39 @@ class Delivery(NamedTuple):
     body: bytes
 
 
+Item = tuple[int, int, int, Delivery]
+"""When it is due, its number, which try it is, and what."""
+
+
 class Outbox:
     """At most 1,000 deliveries; what comes beyond is dropped, counted and logged.
 
+    `wanted(hook id)` says before each try whether the webhook still wants to hear: what waits for
+    one that was disabled or removed is let go, or it would keep the senders from the others.
     `send(delivery)` returns what went wrong, or `None`; `ended(delivery, error)` hears of the last
-    try of each. Both run on a sender's thread, or in `step` where there are no threads. Leaf: its
+    try of each. They run on a sender's thread, or in `step` where there are no threads. Leaf: its
     lock is never held during them.
     """
 
     def __init__(
         self,
         clock: Clock,
+        wanted: Callable[[str], bool],
         send: Callable[[Delivery], str | None],
         ended: Callable[[Delivery, str | None], None],
         *,
         threaded: bool,
     ) -> None:
         self._clock = clock
+        self._wanted = wanted
         self._send = send
         self._ended = ended
         self._threaded = threaded
         self._lock = make_lock("webhook outbox", LEAF)
-        self._due: list[tuple[int, int, int, Delivery]] = []
+        self._due: list[Item] = []
+        #: tries under way of each webhook, and what waits until it has one less
+        self._busy: Counter[str] = Counter()
+        self._aside: dict[str, deque[Item]] = {}
         self._numbers = count(1)
         self._idle: list[threading.Lock] = []
         self._threads: list[threading.Thread] = []
@@ -60,12 +74,12 @@ class Outbox:
         self.dropped = 0
 
     def __len__(self) -> int:
-        return len(self._due)
+        return len(self._due) + sum(map(len, self._aside.values()))
 
     def put(self, delivery: Delivery) -> None:
         """Queues the first try."""
         with self._lock:
-            full = len(self._due) >= MAX_DELIVERIES
+            full = len(self) >= MAX_DELIVERIES
             if full or self._closing:
                 self.dropped += 1
         if full:
@@ -101,18 +115,43 @@ class Outbox:
         """Makes the tries that are due, on the calling thread; returns how many."""
         made = 0
         while (item := self._next()) is not None:
-            self._try(*item)
+            try:
+                self._try(*item)
+            finally:
+                self._done(item[1].hook_id)
             made += 1
         return made
 
     def _next(self) -> tuple[int, Delivery] | None:
         with self._lock:
-            if self._due and self._due[0][0] <= self._clock.timeline_ms():
-                _, _, attempt, delivery = heappop(self._due)
+            return self._take()
+
+    def _take(self) -> tuple[int, Delivery] | None:
+        """Called under the lock."""
+        while self._due and self._due[0][0] <= self._clock.timeline_ms():
+            item = heappop(self._due)
+            _, _, attempt, delivery = item
+            if self._busy[delivery.hook_id] < SHARE:
+                self._busy[delivery.hook_id] += 1
                 return attempt, delivery
+            self._aside.setdefault(delivery.hook_id, deque()).append(item)
         return None
 
+    def _done(self, hook_id: str) -> None:
+        """A try of it is over: one that waited for that is due again, and this thread looks."""
+        with self._lock:
+            self._busy[hook_id] -= 1
+            if not self._busy[hook_id]:
+                del self._busy[hook_id]
+            waiting = self._aside.get(hook_id)
+            if waiting:
+                heappush(self._due, waiting.popleft())
+                if not waiting:
+                    del self._aside[hook_id]
+
     def _try(self, attempt: int, delivery: Delivery) -> None:
+        if not self._wanted(delivery.hook_id):
+            return
         try:
             error = self._send(delivery)
         except Exception as problem:  # the extra is gone, say: no sender may end for it
@@ -169,7 +208,9 @@ class Outbox:
             ended = ended and not thread.is_alive()
         with self._lock:
             given_up += [item[3] for item in self._due]
+            given_up += [item[3] for waiting in self._aside.values() for item in waiting]
             self._due.clear()
+            self._aside.clear()
         if given_up:
             self._throttle.warning(
                 f"at close {len(given_up):,} webhook deliveries were given up: the manager closes"

@@ -147,6 +147,12 @@ def _memory(state: State, parts: Counter[str]) -> dict[str, int]:
         "proofs": len(state.proofs),
         "logged_jobs": len(state.logs),
         "log_bytes": state.logs.size,
+        "pinned_results": len(state.results.pinned),
+        "depended_on_jobs": len(state.dependencies.dependents),
+        "schedulers": len(state.schedules),
+        "workers": len(state.workers),
+        "webhooks": len(state.webhooks),
+        "webhook_deliveries": state.webhooks.waiting(),
     }
     return {**sizes, **dict(sorted(parts.items()))}
 

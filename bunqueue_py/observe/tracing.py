@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from copy import copy
 from typing import Any
 
+from ..errors import DelayJob, RateLimited, WaitForChildren
 from ..model.flow_node import FlowNode, FlowPlan
 from ..model.job_trace import MAX_TRACE, TRACE
 from ..model.options import JobSpec
@@ -271,7 +272,9 @@ async def _continued(result: Awaitable[Any], context: Context) -> Any:
 
 
 def _end(span: Span, error: BaseException | None) -> None:
-    if error is not None:
+    if isinstance(error, (DelayJob, RateLimited, WaitForChildren)):
+        span.set_attribute("bunqueue.job.given_back", type(error).__name__)  # which is no failure
+    elif error is not None:
         span.record_exception(error)
         span.set_status(Status(StatusCode.ERROR, type(error).__name__))
     span.end()

@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import Any
 
 from ..errors import ManagerClosedError, ValidationError
-from ..model.events import WEBHOOK_DISABLED, Inbox, Mailbox, RawEvent
+from ..model.events import WEBHOOK_DISABLED, RawEvent
+from ..model.mailbox import Inbox, Mailbox
 from ..model.options import checked_queue_name
 from ..model.webhooks import (
     WEBHOOK_EVENTS,
@@ -40,17 +41,21 @@ class Webhooks:
     """The webhooks of a manager. They need the extra `webhooks`.
 
     Each event is posted as JSON, `{event, timestamp, jobId, queue, data?, error?, progress?}`, by
-    at most four threads: 10 seconds a try, three tries, 1 and 2 seconds between. 2xx is success;
-    redirects are not followed. The headers are `X-Webhook-Event`, `X-Webhook-Timestamp` (of the
-    try, epoch milliseconds), `X-Webhook-Id` (of the delivery, the same in every try) and, with a
-    secret, `X-Webhook-Signature`: the hex HMAC-SHA256 of `timestamp + "." + raw body`.
+    at most four threads, three of them for one webhook: 10 seconds a try, three tries, 1 and 2
+    seconds between. 2xx is success; redirects are not followed. The headers are
+    `X-Webhook-Event`, `X-Webhook-Timestamp` (of the try, epoch milliseconds), `X-Webhook-Id` (of
+    the delivery, the same in every try) and, with a secret, `X-Webhook-Signature`: the hex
+    HMAC-SHA256 of `timestamp + "." + raw body`.
     """
 
     def __init__(self, state: State, *, threaded: bool) -> None:
         self._state = state
         self._threaded = threaded
         self._resolve: Callable[..., list[Any]] = socket.getaddrinfo
-        self._outbox = Outbox(state.clock, self._send, self._ended, threaded=threaded)
+        self._outbox = Outbox(
+            state.clock, state.webhooks.is_enabled, self._send, self._ended, threaded=threaded
+        )
+        state.webhooks.waiting = self._outbox.__len__
         self._shared = Mailbox("webhook-events", self._deliver, state.clock.timeline_ms)
         self._listening = False
         # taken before everything: what is registered, marked and listened for agree
@@ -104,7 +109,7 @@ class Webhooks:
         return self._state.webhooks.views()
 
     def remove(self, hook_id: str | Webhook) -> bool:
-        """Says whether there was one. What is on its way to it already may still arrive."""
+        """Says whether there was one. What waits for it is let go; a try under way may arrive."""
         refuse_closed(self._state)
         hook_id = checked_hook_id(hook_id)
         with self._order:
@@ -119,8 +124,8 @@ class Webhooks:
         return self._set(hook_id, True)
 
     def disable(self, hook_id: str | Webhook) -> bool:
-        """Has it told no more; says whether it was enabled. Raises `ValidationError` for an
-        unknown id."""
+        """Has it told no more, of what waits for it either; says whether it was enabled. Raises
+        `ValidationError` for an unknown id."""
         return self._set(hook_id, False)
 
     def _set(self, given: str | Webhook, enabled: bool) -> bool:

@@ -61,7 +61,7 @@ def ack(state: State, job_id: str, token: str | None, data: bytes | None) -> Out
         settle(state, cut, job_id)
     elif state.storage is not None:
         state.storage.admit()
-    if timings is not None and began_ns:
+    if began_ns and timings is not None:
         timings.ack.end(began_ns)
     return APPLIED
 
@@ -104,7 +104,7 @@ def ack_batch(
             settle(state, *(waits[-1] if waits else (0, None)))
         except StorageError as error:
             return outcomes, error
-    if timings is not None and began_ns:
+    if began_ns and timings is not None:
         timings.ack.end(began_ns)
     return outcomes, None
 

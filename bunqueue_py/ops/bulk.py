@@ -149,8 +149,8 @@ def complete_plain(
         data = results.get(job_id)
         del active[job_id]
         if times is not None:
-            if record.started_ms == now and record.run_at_ms == now:
-                times.at_once += 1
+            if record.run_at_ms == now:
+                times.at_once += 1  # it started between the two
             else:
                 note_run(times, record, now)
         if data is None:

@@ -22,7 +22,6 @@ from ..types import ANY, GroupChoice, JobState
 from .bulk import take_plain
 from .careful import hand_over, is_alone
 from .expire import expire, is_expired
-from .finish import emit
 from .mark import mark_start
 from .push import find_queue
 from .recover import enter
@@ -65,7 +64,7 @@ def pull(
         shard.gate = BROKEN
         views = _take(state, queue, limit, lease_ms, owner, group, claim)
         shard.gate = OPEN
-    if timings is not None and began_ns and views:
+    if began_ns and timings is not None and views:
         timings.pull.end(began_ns)
     if shard.after:
         shard.call_after()
@@ -129,7 +128,7 @@ def pull_one(
                 None if record is None else _start(state, queue, record, now, lease_ms, owner, True)
             )
         shard.gate = OPEN
-    if timings is not None and began_ns and view is not None:
+    if began_ns and timings is not None and view is not None:
         timings.pull.end(began_ns)
     if shard.after:
         shard.call_after()
@@ -411,8 +410,9 @@ def _start(
     if begun:
         if options.timeout_ms is not None:
             arm_timeout(state, queue, delivery, now)
-        if state.events.active is not None:
-            emit(state, queue, "active", record.id, now)
+        tell = state.events.active
+        if tell is not None:
+            tell(queue, record.id, now, None)
     if begun and shard.dirty is not None:
         mark_start(shard.dirty, delivery)
     # fields_of, in line

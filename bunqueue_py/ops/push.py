@@ -99,8 +99,9 @@ def push(
                 ready.admit(record, queue.seq)
             if shard.dirty is not None:
                 shard.dirty.add_new(record, queue.name, queue.seq, now)
-            if state.events.pushed is not None:
-                emit(state, queue, "pushed", record.id, now, PUSHED[record.priority > 0])
+            tell = state.events.pushed
+            if tell is not None:
+                tell(queue, record.id, now, PUSHED[record.priority > 0])
             job = state.view(record.id, None, new_fields(record, queue.name, now))
         else:
             job = admitted(state, queue, record, own, now, known_done)
@@ -114,7 +115,7 @@ def push(
         settle(state, cut, job._id)
     elif storage is not None:
         storage.admit()
-    if timings is not None and began_ns:
+    if began_ns and timings is not None:
         timings.push.end(began_ns)
     return job
 
@@ -220,7 +221,7 @@ def push_named(
         shard.call_after()
     if storage is not None:
         storage.admit()
-    if timings is not None and began_ns:
+    if began_ns and timings is not None:
         timings.push.end(began_ns)
     return job
 
@@ -310,7 +311,7 @@ def push_batch(
     if not state.alarm.served:
         state.alarm.start()
     _settle_batch(state, cut, first, jobs, full, len(jobs))
-    if timings is not None and began_ns:
+    if began_ns and timings is not None:
         timings.push.end(began_ns)
     return jobs
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..model.webhooks import HookSpec, Webhook, checked_hook
@@ -59,6 +60,8 @@ class WebhookRegistry:
     def __init__(self) -> None:
         self._lock = make_lock("webhooks", LEAF)
         self._hooks: dict[str, Hook] = {}
+        #: how many deliveries are on their way; whoever sends them tells
+        self.waiting: Callable[[], int] = int
 
     def __len__(self) -> int:
         return len(self._hooks)
@@ -89,6 +92,12 @@ class WebhookRegistry:
         with self._lock:
             hook = self._hooks.get(hook_id)
             return None if hook is None else hook.spec
+
+    def is_enabled(self, hook_id: str) -> bool:
+        """Whether it is there, and enabled."""
+        with self._lock:
+            hook = self._hooks.get(hook_id)
+            return hook is not None and hook.enabled
 
     def views(self) -> list[Webhook]:
         """Copies of all."""

@@ -16,7 +16,7 @@ from ..client.worker import Worker
 from ..durations import moment_to_ms, ms_to_moment, shown
 from ..errors import BunqueueError, ValidationError
 from ..manager import QueueManager
-from ..model.events import JobEvent
+from ..model.events import JobEvent, event_of
 from ..model.job import ACTIVE
 from ..model.options import checked_bool, checked_int, checked_name, checked_queue_name
 from ..storage.base import Storage
@@ -245,14 +245,14 @@ class Harness:
         """Every event so far, in order, over crashes."""
         loads = self._stage.state.loads
         history = self._stage.history
-        self._events += [JobEvent(raw, loads) for raw in history.since(len(self._events))]
+        self._events += [event_of(raw, loads) for raw in history.since(len(self._events))]
         return list(self._events)
 
     def timeline(self, job: Job | str) -> Timeline:
         """Every event of that job; `print` it to read it."""
         job_id = _id_of(job)
         loads = self._stage.state.loads
-        return Timeline(JobEvent(raw, loads) for raw in self._stage.history if raw[2] == job_id)
+        return Timeline(event_of(raw, loads) for raw in self._stage.history if raw[2] == job_id)
 
     def added(self, queue: Queue | str, name: str | None = None, data: Any = None) -> list[Job]:
         """The jobs that were added to that queue during this test, whatever has become of them:

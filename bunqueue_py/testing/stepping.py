@@ -12,7 +12,8 @@ from ..client.job import Job
 from ..client.protocol import Closable, WaitHandle
 from ..client.turn import Slot
 from ..errors import BunqueueError
-from ..model.events import Inbox, Mailbox, RawEvent
+from ..model.events import RawEvent
+from ..model.mailbox import Inbox, Mailbox
 from ..ops import pull as ops_pull
 from ..registry.workers import Card
 from ..shard.queue_state import QueueState

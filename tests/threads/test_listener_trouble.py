@@ -17,7 +17,7 @@ from bunqueue_py import (
     Worker,
 )
 from bunqueue_py.client import queue_events as queue_events_module
-from bunqueue_py.model import events as events_module
+from bunqueue_py.model import mailbox as mailbox_module
 from bunqueue_py.model.events import EVENT_TYPES
 from tests.threads.patience import TIMEOUT, until
 
@@ -100,7 +100,7 @@ def test_what_a_listener_that_never_returns_loses_is_counted_and_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The listener cannot say so itself: whoever publishes does."""
-    monkeypatch.setattr(events_module, "BUFFER_SIZE", 10)
+    monkeypatch.setattr(mailbox_module, "BUFFER_SIZE", 10)
     release, began = threading.Event(), threading.Event()
 
     def stuck(event: JobEvent) -> None:
@@ -123,7 +123,7 @@ def test_what_a_listener_that_never_returns_loses_is_counted_and_logged(
 def test_a_close_leaves_a_call_that_never_returns_behind_and_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(events_module, "PATIENCE", 0.05)
+    monkeypatch.setattr(mailbox_module, "PATIENCE", 0.05)
     release, began = threading.Event(), threading.Event()
 
     def stuck(event: JobEvent) -> None:
@@ -211,10 +211,10 @@ def test_no_listener_to_a_type_no_event_of_it() -> None:
 
 def test_many_who_add_at_once_lose_nothing_uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Adders take no lock while there is room, and the reader is rung for only where it sleeps."""
-    monkeypatch.setattr(events_module, "BUFFER_SIZE", 400)
-    monkeypatch.setattr(events_module, "AT_ONCE", 100)
+    monkeypatch.setattr(mailbox_module, "BUFFER_SIZE", 400)
+    monkeypatch.setattr(mailbox_module, "AT_ONCE", 100)
     got: list[int] = []
-    box = events_module.Mailbox("test", got.append, lambda: 0)
+    box = mailbox_module.Mailbox("test", got.append, lambda: 0)
     box.start()
     adders, each = 8, 2_000
     start = threading.Barrier(adders)
@@ -241,7 +241,7 @@ def test_many_who_add_at_once_lose_nothing_uncounted(monkeypatch: pytest.MonkeyP
 def test_a_reader_that_is_about_to_sleep_misses_nothing() -> None:
     got: list[str] = []
 
-    class Late(events_module.Mailbox):
+    class Late(mailbox_module.Mailbox):
         def drain(self) -> int:
             delivered = super().drain()
             if "late" not in got:
@@ -257,7 +257,7 @@ def test_a_reader_that_is_about_to_sleep_misses_nothing() -> None:
 
 def test_a_ring_that_was_broken_off_is_made_good_by_the_next() -> None:
     got: list[int] = []
-    box = events_module.Mailbox("test", got.append, lambda: 0)
+    box = mailbox_module.Mailbox("test", got.append, lambda: 0)
     box._bell.release()  # as an exception leaves it that lands between bell and flag
     box.offer(1)
     assert box.awake
@@ -269,7 +269,7 @@ def test_a_ring_that_was_broken_off_is_made_good_by_the_next() -> None:
 def test_stats_name_each_listener_with_its_backlog_and_what_it_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(events_module, "BUFFER_SIZE", 5)
+    monkeypatch.setattr(mailbox_module, "BUFFER_SIZE", 5)
     monkeypatch.setattr(queue_events_module, "BUFFER_SIZE", 5)
     config = ManagerConfig(allow_private_webhooks=True, listener_backlog_alarm=4)
     with QueueManager(background=False, config=config) as manager:
@@ -298,7 +298,9 @@ def test_stats_name_each_listener_with_its_backlog_and_what_it_lost(
             manager.webhooks.disable(hook)
 
 
-def test_a_reader_that_falls_asleep_while_a_verb_adds_an_event_is_rung_for() -> None:
+def test_a_reader_that_falls_asleep_while_a_verb_adds_an_event_is_rung_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Verbs add to a listener's buffer in line: each looks at its reader after that."""
 
     class Sleepy(deque[Any]):
@@ -307,13 +309,13 @@ def test_a_reader_that_falls_asleep_while_a_verb_adds_an_event_is_rung_for() -> 
             box._bell.acquire(False)
             super().append(item)
 
+    monkeypatch.setattr(mailbox_module, "deque", Sleepy)
     with QueueManager(background=False) as manager:
         manager.events.subscribe(
             lambda event: None, types=("pushed", "active", "completed", "empty")
         )
         (box,) = manager._state.events.mailboxes()
-        assert isinstance(box, events_module.Mailbox)
-        box.items = Sleepy()
+        assert isinstance(box, mailbox_module.Mailbox)
 
         def rung(verb: Any) -> Any:
             before = len(box.items)
@@ -329,4 +331,4 @@ def test_a_reader_that_falls_asleep_while_a_verb_adds_an_event_is_rung_for() -> 
         rung(lambda: manager.push("q", custom_id="c"))
         rung(lambda: manager.push_batch("q", [("a", 1), ("b", 2)]))
         assert [raw[0] for raw in box.items].count("empty") == 1
-        box.items = deque()
+        box.items.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 from collections.abc import Iterator
@@ -178,6 +179,36 @@ def test_a_reader_that_nobody_holds_any_more_is_forgotten(queue: Queue) -> None:
         assert not inbox._items
         iter(events)
         assert inbox not in events._inboxes
+
+
+def test_abandoned_iterators_leave_nothing_behind_and_what_they_lost_stays_counted(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_events, "BUFFER_SIZE", 3)
+    subscriptions = queue.manager._state.events  # type: ignore[attr-defined]
+
+    def half_read() -> None:
+        reader = iter(QueueEvents(queue))
+        queue.add_bulk([("n", n) for n in range(8)])
+        next(reader)
+
+    async def half_read_by_a_coroutine() -> None:
+        reader = QueueEvents(queue).__aiter__()
+        queue.add("n")
+        await reader.__anext__()
+
+    for _ in range(4):
+        iter(QueueEvents(queue))
+        assert len(subscriptions.entries) <= 1, "where nothing happens too"
+    for _ in range(4):
+        half_read()
+        assert len(subscriptions.entries) <= 1, "the next one finds it gone"
+    asyncio.run(half_read_by_a_coroutine())
+    gc.collect()
+    queue.add("n")
+    assert not subscriptions.entries, "so does the next event"
+    assert not subscriptions.any
+    assert queue.manager.stats().listeners.lost >= 4 * 5  # type: ignore[attr-defined]
 
 
 def test_without_threads_callbacks_are_made_by_run_pending() -> None:

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from bunqueue_py.clock import SystemClock
-from bunqueue_py.model.events import Mailbox
+from bunqueue_py.model.mailbox import Mailbox
 from bunqueue_py.storage.sqlite.desk import Desk
 from bunqueue_py.stores.alarm import Alarm
 from bunqueue_py.sync import spawn
 from bunqueue_py.tasks.scheduler import Report, Task, TaskLoop
 
-HERE = ("stores/alarm.py", "model/events.py", "sqlite/desk.py")
+HERE = ("stores/alarm.py", "model/mailbox.py", "sqlite/desk.py")
 
 
 def broken_off_at(n: int, call: Callable[[], object]) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from bunqueue_py import JobEvent, ManagerConfig, Queue, QueueManager
+from bunqueue_py.ops import staff
 from bunqueue_py.stores.alarm import NEVER
 from bunqueue_py.testing import Harness, VirtualClock
 from tests.unit.test_workers_registry import Card, join
@@ -139,6 +141,52 @@ def test_a_worker_with_all_hands_full_for_a_minute_is_saturated(
     card.busy = 1
     pass_time(manager, clock, 20)
     assert told(heard)[1:] == [("worker_relieved", "w1")]
+
+
+def test_what_is_being_told_when_a_round_begins_is_seen_by_it(
+    manager: QueueManager, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager.events.subscribe(lambda event: None)
+    manager.push("q")
+    queue, events, checks = manager._state.queues["q"], manager._state.events, manager._checks
+    tell, hush = events.pushed, events.hush
+    assert tell is not None
+    held, hushed = threading.Event(), threading.Event()
+
+    def verb() -> None:
+        with queue.lock:
+            held.set()
+            hushed.wait(10)
+            tell(queue, "id", clock.timeline_ms(), None)
+
+    def hush_and_go_on() -> None:
+        hush()
+        hushed.set()
+
+    monkeypatch.setattr(events, "hush", hush_and_go_on)
+    thread = threading.Thread(target=verb)
+    thread.start()
+    assert held.wait(10)
+    checks.tick()
+    thread.join(10)
+    assert checks._seen["q"] == queue.event_seq
+
+
+def test_a_worker_that_leaves_before_it_was_told_of_is_forgotten(
+    manager: QueueManager, clock: VirtualClock, heard: list[JobEvent]
+) -> None:
+    card = Card()
+    card.busy = 2
+    entry = join(manager, card, "w1")
+    queue = Queue("q", manager)
+    queue.add("n")
+    queue.add("n")
+    manager.pull(queue, lock_duration=86_400)
+    pass_time(manager, clock, 30)
+    assert ("worker_saturated", "w1") in manager._checks._since
+    staff.leave(manager._state, entry, "closed")
+    pass_time(manager, clock, 30)
+    assert ("worker_saturated", "w1") not in manager._checks._since
 
 
 def test_a_listener_that_falls_behind_is_told_of(

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from bunqueue_py import ManagerConfig, Queue, QueueManager, Totals, ValidationError, Worker
+from bunqueue_py import (
+    JobSpec,
+    ManagerConfig,
+    Queue,
+    QueueManager,
+    Totals,
+    ValidationError,
+    Worker,
+)
 from bunqueue_py.model.spread import Spread, distribution
 from bunqueue_py.observe import stats as stats_module
 from bunqueue_py.ops.query import check
@@ -279,6 +287,15 @@ def test_stats_tell_jobs_by_state_queue_by_queue_and_in_all(
     assert stats.memory["jobs"] == 5
     assert stats.memory["delayed_jobs"] == 1
     assert stats.times == {}, "nothing is timed unless asked"
+
+
+def test_stats_tell_the_size_of_what_belongs_to_no_queue(clock: VirtualClock) -> None:
+    with QueueManager(clock=clock, background=False) as manager:
+        first = manager.push("q")
+        manager.push("q", depends_on=[first])
+        Queue("q", manager).schedulers.upsert("s", every=60, job=JobSpec("tick"))
+        memory = manager.stats().memory
+        assert (memory["depended_on_jobs"], memory["schedulers"], memory["workers"]) == (1, 1, 0)
 
 
 def test_stats_count_each_queue_as_counts_does(manager: QueueManager, clock: VirtualClock) -> None:

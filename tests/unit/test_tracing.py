@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from bunqueue_py import (
     BatchOptions,
+    DelayJob,
     FlowNode,
     FlowProducer,
     Job,
@@ -22,6 +23,7 @@ from bunqueue_py import (
     ManagerConfig,
     Queue,
     QueueManager,
+    RateLimited,
     UnrecoverableError,
     ValidationError,
     Worker,
@@ -113,6 +115,27 @@ def test_spans_say_which_job_and_attempt_they_are_about(
     assert runs[0].events[0].name == "exception"
     assert runs[1].status.is_ok
     assert all(span.parent and span.parent.span_id == added.context.span_id for span in runs)
+
+
+def test_a_run_that_is_given_back_is_no_failure(
+    provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    turns: list[Exception] = [DelayJob(0.001), RateLimited(0.001), ValueError("no luck")]
+
+    def handler(job: Job) -> None:
+        if turns:
+            raise turns.pop(0)
+
+    with traced(provider) as manager:
+        queue = Queue("q", manager)
+        queue.add("sum", attempts=2, backoff=0.001)
+        serve(queue, handler)
+    seen = [
+        (span.status.status_code, (span.attributes or {}).get("bunqueue.job.given_back"))
+        for span in named(exporter, "process q")
+    ]
+    unset, error = trace.StatusCode.UNSET, trace.StatusCode.ERROR
+    assert seen == [(unset, "DelayJob"), (unset, "RateLimited"), (error, None), (unset, None)]
 
 
 def test_the_jobs_of_a_batch_share_one_span(

@@ -4,13 +4,15 @@ import json
 import socket
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bunqueue_py import ManagerClosedError, ManagerConfig, QueueManager, ValidationError
-from bunqueue_py.model.webhooks import is_public
+from bunqueue_py.model.webhooks import Target, is_public
+from bunqueue_py.observe.webhooks import signature
 from bunqueue_py.testing import VirtualClock
 
 PRIVATE = ManagerConfig(allow_private_webhooks=True)
@@ -227,6 +229,8 @@ def test_without_threads_run_pending_posts(monkeypatch: pytest.MonkeyPatch) -> N
         assert posted == []
         manager.run_pending()
         assert len(posted) == 1
+        memory = manager.stats().memory
+        assert (memory["webhooks"], memory["webhook_deliveries"]) == (1, 1)
         manager.run_pending()
         assert len(posted) == 1, "the second try is a second later"
         clock.advance(seconds=1)
@@ -263,6 +267,70 @@ def test_a_result_that_json_does_not_know_or_is_too_long_is_no_obstacle(
     assert "data" in second
     assert third["dataOmitted"] is True
     assert "data" not in third
+
+
+def test_a_jump_of_the_wall_clock_moves_no_try_and_each_is_signed_with_its_own_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = VirtualClock()
+    tries: list[dict[str, str]] = []
+
+    def post(target: Target, body: bytes, headers: dict[str, str], **options: Any) -> int:
+        stamp = str(clock.wall_ms())
+        tries.append({**headers, "now": stamp, "signed": signature("hush", stamp, body)})
+        return 503
+
+    monkeypatch.setattr("bunqueue_py.observe.http.post", post)
+    with QueueManager(clock=clock, background=False) as manager:
+        manager.webhooks.add(URL, "job.pushed", secret="hush")
+        manager.push("q")
+        manager.run_pending()
+        clock.set_wall_clock(clock.now + timedelta(days=3650))
+        manager.run_pending()
+        assert len(tries) == 1, "a leap of ten years is not a second"
+        clock.advance(seconds=1)
+        manager.run_pending()
+        clock.set_wall_clock(clock.now - timedelta(days=7300))
+        clock.advance(seconds=2)
+        manager.run_pending()
+        assert len(tries) == 3
+        assert manager.webhooks.list()[0].failed == 1
+    for headers in tries:
+        assert headers["X-Webhook-Timestamp"] == headers["now"]
+        assert headers["X-Webhook-Signature"] == headers["signed"]
+    assert len({headers["now"] for headers in tries}) == 3
+    assert len({headers["X-Webhook-Id"] for headers in tries}) == 1
+
+
+def test_what_waits_for_a_webhook_that_was_disabled_or_removed_is_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A webhook that fails at each try would keep the senders from all others for hours."""
+    posted: list[str] = []
+
+    def post(target: Target, *arguments: Any, **options: Any) -> int:
+        posted.append(target.path)
+        return 500
+
+    monkeypatch.setattr("bunqueue_py.observe.http.post", post)
+    clock = VirtualClock()
+    with QueueManager(clock=clock, background=False, config=PRIVATE) as manager:
+        bad = manager.webhooks.add("http://10.0.0.1/bad", "job.pushed", queue="q")
+        for _ in range(25):
+            manager.push("q")
+        for _ in range(3):
+            manager.run_pending()
+            clock.advance(seconds=3)
+        (hook,) = manager.webhooks.list()
+        assert not hook.enabled
+        # the retries that bring it to 20 failures in a row, and none of the other five
+        assert (hook.failed, len(posted)) == (20, 25 + 25 + 20)
+        manager.webhooks.remove(bad)
+        gone = manager.webhooks.add("http://10.0.0.1/gone", "job.pushed")
+        manager.push("q")
+        manager.webhooks.remove(gone)
+        manager.run_pending()
+        assert "/gone" not in posted
 
 
 def test_a_closed_manager_has_no_webhooks_to_change() -> None:
