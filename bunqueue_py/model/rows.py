@@ -97,13 +97,16 @@ class Marks(NamedTuple):
     """What has changed and is not on disk: the latest value of each key, `None` where it is gone.
 
     `payloads` and `results` have those that stand apart from their job's row; `rest` maps (kind,
-    key) to whatever else there is, as something that JSON can hold.
+    key) to whatever else there is, as something that JSON can hold. `ended` has those rows of
+    completed jobs, and of running ones, of which all but their run and its end was handed over
+    before: a row in `jobs` that stands there too says nothing else that is new.
     """
 
-    jobs: dict[str, JobRow | None]
+    jobs: dict[str, JobRow | PlainRow | None]
     payloads: dict[str, bytes | None]
     results: dict[str, bytes | None]
     rest: dict[tuple[str, str], Any]
+    ended: dict[str, JobRow]
 
     def size(self) -> int:
         """How many rows it would take."""
@@ -111,10 +114,14 @@ class Marks(NamedTuple):
 
     def put_over(self, older: Marks) -> None:
         """Adds itself to `older`, over what that has of the same keys."""
-        for job_id in self.jobs.keys() & older.jobs.keys():
+        both = self.jobs.keys() & older.jobs.keys()
+        for job_id in both:
             row = self.jobs[job_id]
-            if row is not None and keeps_result(row):
-                self.jobs[job_id] = with_result_of(row, older.jobs[job_id])
+            if row is not None:
+                self.jobs[job_id] = with_result_of(full_row(row), older.jobs[job_id])
+        if not both:
+            # otherwise what was handed over before may be what is here, and nowhere else
+            older.ended.update(self.ended)
         older.jobs.update(self.jobs)
         older.payloads.update(self.payloads)
         older.results.update(self.results)
@@ -123,7 +130,7 @@ class Marks(NamedTuple):
 
 def no_marks() -> Marks:
     """Marks of nothing."""
-    return Marks({}, {}, {}, {})
+    return Marks({}, {}, {}, {}, {})
 
 
 def row_of(record: JobRecord, seq: int, result: bytes | None = None) -> JobRow:
@@ -166,9 +173,11 @@ def full_row(row: JobRow | PlainRow) -> JobRow:
     return (*head, name, options, None, None, None, data, None, -1)
 
 
-def with_result_of(row: JobRow, older: JobRow | None) -> JobRow:
+def with_result_of(row: JobRow, older: JobRow | PlainRow | None) -> JobRow:
     """The row with the result of an older one of the same job, if it means that one to stay."""
-    if older is None or older[RESULT] is None or not keeps_result(row):
+    if older is None or len(older) == PLAIN_WIDTH or not keeps_result(row):
+        return row
+    if older[RESULT] is None:
         return row
     return (*row[:RESULT], older[RESULT], row[RESULT_SIZE])
 

@@ -22,6 +22,7 @@ from ..model.rows import (
     STATE,
     JobRow,
     Marks,
+    full_row,
     record_from,
     row_of,
     with_data,
@@ -159,7 +160,8 @@ def newest_mark(state: State, job_id: str) -> tuple[Dirty, JobRow | None] | None
         if dirty is not None:
             jobs = dirty.jobs
             try:
-                return dirty, jobs[job_id]
+                row = jobs[job_id]
             except KeyError:
                 continue
+            return dirty, None if row is None else full_row(row)
     return None

@@ -45,7 +45,11 @@ def _mark_oldest_start(dirty: Dirty) -> None:
     delivery = dirty.starts[0]
     record = delivery.record
     if record.delivery is delivery:
-        dirty.mark(row_of(record, seq_of(record) or 0))
+        row, known = row_of(record, seq_of(record) or 0), record.id in dirty.jobs
+        dirty.mark(row)
+        if not known and record.side is None:
+            # as of one that has completed
+            dirty.ended[record.id] = row
     # after that: an exception between must not lose it
     dirty.starts.popleft()
 
@@ -65,8 +69,9 @@ def mark_completed(
         dirty.begin()
     key, job_id, data = record.key, record.id, record.data
     key_of, side = record.unique_key, record.side
+    known = job_id in dirty.jobs
     # what `row_of` and `seq_of` say, in line for a job that has stood in a lane
-    dirty.jobs[job_id] = (
+    dirty.jobs[job_id] = row = (
         job_id,
         queue.name,
         key if 0 < key < LIMIT else seq_of(record) or 0,
@@ -86,6 +91,9 @@ def mark_completed(
         result if result is None or len(result) <= INLINE_BYTES else None,
         record.result_size,
     )
+    if not known and side is None:
+        # every change before this one has been handed over; what ties jobs may still be owed
+        dirty.ended[job_id] = row
     # a short one is in the row: nothing to keep or to take back
     if result is not None and (dirty.results or len(result) > INLINE_BYTES):
         dirty.result(job_id, result, -1)

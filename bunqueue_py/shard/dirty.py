@@ -15,6 +15,7 @@ from ..model.rows import (
     RESULT_SIZE,
     JobRow,
     Marks,
+    full_row,
     no_marks,
     with_result_of,
 )
@@ -43,13 +44,14 @@ class Dirty:
 
     `began` is called with the first mark after a cut, under the shard's lock: memory only.
     `fresh` are the jobs of which nothing was ever handed to the writer, so that one which comes and
-    goes between two cuts leaves nothing behind. `starts` are runs that have begun, `freed` jobs
-    that wait for nobody any more, and `ties` jobs with many edges some of which have changed,
-    whose rows are still to be made (`ops.mark`, `ops.outcomes`).
+    goes between two cuts leaves nothing behind. `ended`: see `Marks`. `starts` are runs that have
+    begun, `freed` jobs that wait for nobody any more, and `ties` jobs with many edges some of which
+    have changed, whose rows are still to be made (`ops.mark`, `ops.outcomes`).
     """
 
     __slots__ = (
         "began",
+        "ended",
         "freed",
         "fresh",
         "jobs",
@@ -68,7 +70,7 @@ class Dirty:
         self.starts: deque[Delivery] = deque()
         self.freed: deque[JobRecord] = deque()
         self.ties: dict[str, JobRecord] = {}
-        self.jobs, self.payloads, self.results, self.rest = no_marks()
+        self.jobs, self.payloads, self.results, self.rest, self.ended = no_marks()
 
     def add(self, row: JobRow, data: bytes) -> None:
         """A job has come in; `data` is its payload."""
@@ -90,6 +92,9 @@ class Dirty:
         self.fresh.add(job_id)
         if len(data) > INLINE_BYTES:
             self.payloads[job_id] = data
+        elif record.priority == 0:
+            self.jobs[job_id] = (job_id, queue, seq, now, now, record.name, record.options, data)
+            return
         self.jobs[job_id] = (
             job_id,
             queue,
@@ -166,8 +171,8 @@ class Dirty:
         # First: should an exception land before the end, the same marks may be handed over twice,
         # which does no harm; a job of which the writer knows must not be taken for a fresh one.
         self.fresh = set()
-        into.append(Marks(self.jobs, self.payloads, self.results, self.rest))
-        self.jobs, self.payloads, self.results, self.rest = no_marks()
+        into.append(Marks(self.jobs, self.payloads, self.results, self.rest, self.ended))
+        self.jobs, self.payloads, self.results, self.rest, self.ended = no_marks()
         self.touched = False
 
     def __len__(self) -> int:
@@ -180,7 +185,7 @@ class Dirty:
         )
         for job_id, row in self.jobs.items():
             assert row is None or row[ID] == job_id, "a row under another id"
-            if row is not None and job_id in self.fresh and row[DATA] is None:
+            if row is not None and job_id in self.fresh and full_row(row)[DATA] is None:
                 assert self.payloads.get(job_id) is not None, "a payload that was never marked"
             assert row is not None or job_id not in self.fresh, "a tombstone of what never was"
 

@@ -23,7 +23,7 @@ from bunqueue_py.clock import SystemClock
 from bunqueue_py.ids import SystemIds
 from bunqueue_py.model.job import COMPLETED, JobRecord
 from bunqueue_py.model.options import Options
-from bunqueue_py.model.rows import JobRow, Marks, no_marks, row_of
+from bunqueue_py.model.rows import JobRow, Marks, PlainRow, no_marks, row_of
 from bunqueue_py.storage.sqlite.commits import Committer
 from bunqueue_py.storage.sqlite.connection import connect_writable
 from bunqueue_py.storage.sqlite.opening import open_database
@@ -89,16 +89,26 @@ def _cuts(number: int) -> list[Marks]:
     data, result = json.dumps(PAYLOAD).encode(), json.dumps(RESULT).encode()
     now = 1_893_456_000_000
     while len(made) < number:
-        pushed: dict[str, JobRow | None] = {}
-        acked: dict[str, JobRow | None] = {}
+        pushed: dict[str, JobRow | PlainRow | None] = {}
+        acked: dict[str, JobRow] = {}
         for seq in range(len(made) * CUT_ROWS, (len(made) + 1) * CUT_ROWS):
             record = JobRecord(new_id(), _Queue, "welcome", options, 0, data)
             record.created_ms = record.run_at_ms = record.entered_ms = now + seq
-            pushed[record.id] = row_of(record, seq)
+            moment = record.created_ms
+            pushed[record.id] = (
+                record.id,
+                _Queue.name,
+                seq,
+                moment,
+                moment,
+                record.name,
+                options,
+                data,
+            )
             record.state, record.started_ms, record.entered_ms = COMPLETED, now + seq, now + seq + 9
             record.result_size = len(result)
             acked[record.id] = row_of(record, seq, result)
-        made += [Marks(jobs, {}, {}, {}) for jobs in (pushed, acked)]
+        made += [Marks(pushed, {}, {}, {}, {}), Marks({**acked}, {}, {}, {}, acked)]
     return made[:number]
 
 

@@ -16,6 +16,7 @@ import pytest
 from bunqueue_py import QueueManager, SqliteStorage
 from bunqueue_py import manager as manager_module
 from bunqueue_py.shard.shard import BROKEN, OPEN
+from bunqueue_py.storage.sqlite import commits
 from tests.storage_check import check_storage
 
 HERE = Path(__file__).parent
@@ -88,6 +89,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True)
 def on_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every manager of the test lives on a file, unless the test names a storage itself."""
+    # few rows go to the file as many do
+    monkeypatch.setattr(commits, "MIN_PACKED", 1)
     chosen, close = manager_module._storage, QueueManager.close
     numbers, paths = itertools.count(), dict[int, str]()
 

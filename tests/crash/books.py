@@ -19,7 +19,8 @@ Op = dict[str, Any]
 
 
 class Entry(NamedTuple):
-    """All that must survive of a job."""
+    """All that must survive of a job; `logs` is how many lines its log has. A webhook stands in
+    the books as a job that is done with, under a number below zero; one that is off has failed."""
 
     queue: str
     state: int
@@ -32,6 +33,18 @@ class Entry(NamedTuple):
     group: str | None
     result: int | None
     dropped: bool
+    logs: int = 0
+
+
+def hook_entry(queue: str, k: int, *, on: bool) -> tuple[int, Entry]:
+    """The k-th webhook of a thread, and where it stands."""
+    state = COMPLETED if on else FAILED
+    return -1 - k, Entry(queue, state, 0, 0, k, 0, None, None, None, None, False)
+
+
+def line_of(n: int, number: int) -> str:
+    """The text of that line in the log of that job."""
+    return f"line {number} of job {n}"
 
 
 def payload(n: int, size: int) -> dict[str, Any]:
@@ -110,6 +123,18 @@ class Ledger:
         if op["end"]["revived"]:
             self.change(op["n"], state=PENDING, attempts=0)
 
+    def _log(self, op: Op) -> None:
+        self.change(op["n"], logs=self.jobs[op["n"]].logs + 1)
+
+    def _hook(self, op: Op) -> None:
+        self.put(*hook_entry(op["q"], op["k"], on=True))
+
+    def _hook_off(self, op: Op) -> None:
+        self.put(*hook_entry(op["q"], op["k"], on=False))
+
+    def _unhook(self, op: Op) -> None:
+        self.put(-1 - op["k"], None)
+
     def _drain(self, op: Op) -> None:
         for n in self.numbers(op["q"], PENDING):
             self.put(n, None)
@@ -180,6 +205,7 @@ class Balance(NamedTuple):
     """One thread's books: how many of its operations are on disk, of how many that returned; which
     of those that are not was the first; the jobs as they are on disk."""
 
+    t: int
     kept: int
     returned: int
     first_lost: Op | None
@@ -218,7 +244,7 @@ def balance(t: int, journal: Journal, disk: dict[int, Entry]) -> Balance:
         f"thread {t}: {promised} operations were committed, and {kept} are there; lost: "
         f"{done[kept]}"
     )
-    return Balance(kept, len(done), done[kept] if kept < len(done) else None, disk)
+    return Balance(t, kept, len(done), done[kept] if kept < len(done) else None, disk)
 
 
 def _compare(ledger: Ledger, disk: dict[int, Entry], wrong: set[int]) -> None:

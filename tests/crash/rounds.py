@@ -34,19 +34,36 @@ from bunqueue_py.model.rows import (
     STATE,
     row_of,
 )
+from bunqueue_py.ops.log_rows import LOG_KIND, read_line
 from bunqueue_py.ops.query import check
+from bunqueue_py.ops.tally import MINUTES_KIND, read_hour
+from bunqueue_py.ops.webhooks import WEBHOOK_KIND
 from bunqueue_py.shard.keys import seq_of
 from bunqueue_py.storage.sqlite.recovery import stored_jobs
 from bunqueue_py.storage.sqlite.rows import RowDecoder
-from tests.crash.books import Balance, Entry, Journal, balance, read_journal, recovered
+from bunqueue_py.stores.logs import Line
+from tests.crash.books import (
+    Balance,
+    Entry,
+    Journal,
+    balance,
+    hook_entry,
+    line_of,
+    read_journal,
+    recovered,
+)
 from tests.storage_check import check_storage, full_rows
 from tests.unit.sqlite_files import crash_copy
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUP_IN_SIDE = 4
+COMPLETED_POINTS = 0
 
 Books = dict[tuple[int, int], dict[int, Entry]]
 """The jobs on disk, by generation and thread."""
+
+Counts = dict[str, int]
+"""How many completed jobs of each queue its counts by the minute tell of."""
 
 
 class Losses:
@@ -84,7 +101,7 @@ POINTS: list[dict[str, Any]] = [
     *(
         {"point": "statement", "when": when, "match": match}
         for when in ("before", "during", "after")
-        for match in ("", "BEGIN", "INSERT", "DELETE", "COMMIT")
+        for match in ("", "BEGIN", "INSERT", "UPDATE", "DELETE", "COMMIT")
     ),
     *({"point": "checkpoint", "when": when} for when in ("before", "during", "after")),
     *({"point": "swap", "when": when} for when in ("before", "after")),
@@ -135,7 +152,7 @@ def kill_one(path: Path, generation: int, plan: dict[str, Any]) -> tuple[Journal
     return found, found.killed_at or killed_at
 
 
-def read_books(path: Path) -> Books:
+def read_books(path: Path) -> tuple[Books, Counts]:
     """What is on disk, read as it was left; a copy, so that nothing is recovered of it."""
     copy = crash_copy(path, path.with_name("copy.db"))
     try:
@@ -143,28 +160,51 @@ def read_books(path: Path) -> Books:
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
             tables = connection.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()[0]
             if not tables:
-                return {}
+                return {}, {}
             rows = full_rows(stored_jobs(connection, RowDecoder(Options()), str(copy)))
             apart = dict(connection.execute("SELECT id, data FROM results"))
             strays = connection.execute(
                 "SELECT id FROM payloads UNION SELECT id FROM results EXCEPT SELECT id FROM jobs"
             ).fetchall()
             assert not strays, f"parts of jobs that are not there: {strays}"
+            rest = connection.execute("SELECT kind, key, body FROM rest").fetchall()
     finally:
         for suffix in ("", "-wal", "-shm"):
             Path(f"{copy}{suffix}").unlink(missing_ok=True)
     books: Books = {}
+    logs: dict[str, list[Line]] = {}
+    counts: Counts = {}
+    for kind, key, body in rest:
+        if kind == LOG_KIND:
+            job_id, line = read_line(key, json.loads(body))
+            logs.setdefault(job_id, []).append(line)
+        elif kind == WEBHOOK_KIND:
+            found = json.loads(body)
+            _enter_hook(books, found["url"], on=found["enabled"])
+        elif kind == MINUTES_KIND:
+            queue = key.partition("\0")[0]
+            points = read_hour(COMPLETED_POINTS, key, json.loads(body))
+            counts[queue] = counts.get(queue, 0) + sum(count for _, count in points)
     for row in rows:
         assert isinstance(row, tuple), row
         result = row[RESULT]
         if row[RESULT_SIZE] >= 0 and result is None:
             result = apart.get(row[0])
             assert result is not None, f"job {row[0]} of {row[QUEUE]} has lost its result"
-        _enter(books, row, result)
-    return books
+        _enter(books, row, result, logs.pop(row[0], []))
+    assert not logs, f"logs of jobs that are not there: {logs}"
+    return books, counts
 
 
-def _enter(books: Books, row: Any, result: bytes | None) -> None:
+def _enter_hook(books: Books, url: str, *, on: bool) -> None:
+    queue, k = url.split("/")[-2:]
+    generation, t = (int(part[1:]) for part in queue.split("-")[:2])
+    n, entry = hook_entry(queue, int(k), on=on)
+    assert n not in books.setdefault((generation, t), {}), f"{url} is there twice"
+    books[generation, t][n] = entry
+
+
+def _enter(books: Books, row: Any, result: bytes | None, lines: list[Line]) -> None:
     data = json.loads(row[DATA])
     generation, t = (int(part[1:]) for part in row[QUEUE].split("-")[:2])
     assert data["pad"] == "x" * len(data["pad"])
@@ -182,7 +222,11 @@ def _enter(books: Books, row: Any, result: bytes | None) -> None:
         None if row[SIDE] is None else row[SIDE][GROUP_IN_SIDE],
         None if kept is None else len(kept),
         row[OPTIONS].remove_on_complete is True,
+        len(lines),
     )
+    # of a log no line is missing, and none is another's
+    texts = [line.text for line in sorted(lines)]
+    assert texts == [line_of(data["n"], number) for number in range(len(lines))], texts
     jobs = books.setdefault((generation, t), {})
     assert data["n"] not in jobs, f"job {data['n']} of {row[QUEUE]} is there twice"
     jobs[data["n"]] = entry
@@ -197,7 +241,11 @@ def memory_books(manager: QueueManager) -> Books:
         row[DATA] = record.data
         assert state.storage is not None
         result = state.storage.read_result(record.id) if record.result_size >= 0 else None
-        _enter(books, row, result)
+        lines, total = state.logs.page(record.id, 0, 100)
+        assert total == len(lines)
+        _enter(books, row, result, lines)
+    for hook in state.webhooks.views():
+        _enter_hook(books, hook.url, on=hook.enabled)
     return books
 
 
@@ -229,12 +277,14 @@ def _play(path: Path, plans: list[dict[str, Any]], losses: Losses) -> None:
         journal, killed_at = kill_one(path, generation, plan)
         if not path.exists():
             continue
-        books = read_books(path)
+        books, counts = read_books(path)
         balances = [
             balance(t, journal, books.get((generation, t), {})) for t in sorted(journal.done)
         ]
         losses.add(journal, killed_at, balances)
         _check_older(books, before, generation, journal)
+        for found in balances:
+            _check_counts(counts, found, journal)
         before = books
     if path.exists():
         _recover(path, before)
@@ -247,6 +297,17 @@ def _check_older(books: Books, before: Books, generation: int, journal: Journal)
     after = {key: recovered(jobs) for key, jobs in before.items()}
     if not (older == before and not journal.commits):
         assert older == after, differences(older, after)
+
+
+def _check_counts(counts: Counts, found: Balance, journal: Journal) -> None:
+    """The counts by the minute tell of no end that is not there."""
+    ops = [*journal.done[found.t][: found.kept], journal.under_way.get(found.t, {"op": ""})]
+    acked: Counter[str] = Counter()
+    for op in ops:
+        if op["op"] == "ack":
+            acked[op["q"]] += len(op["items"])
+    for queue in acked:
+        assert counts.get(queue, 0) <= acked[queue], (queue, counts[queue], acked[queue])
 
 
 def _recover(path: Path, before: Books) -> None:

@@ -259,8 +259,8 @@ def test_marks_come_to_the_same_however_they_are_merged(
         row = None if what is None else simple_row(job_id, seq, *what)
         if jump == 0:
             groups.append(no_marks())
-        Marks({job_id: row}, {}, {}, {}).put_over(one_by_one)
-        Marks({job_id: row}, {}, {}, {}).put_over(groups[-1])
+        Marks({job_id: row}, {}, {}, {}, {}).put_over(one_by_one)
+        Marks({job_id: row}, {}, {}, {}, {}).put_over(groups[-1])
         if row is None or what is None:
             model[job_id] = None
             continue

@@ -168,6 +168,26 @@ MUTATIONS = (
         SQLITE,
     ),
     Mutation(
+        "a job that changed otherwise too is taken to have only ended",
+        "ops/mark.py",
+        r"if not known and side is None:",
+        "if side is None:",
+        (
+            "tests/unit/test_dirty.py"
+            "::test_a_job_that_changed_in_another_way_since_the_cut_has_not_only_ended",
+        ),
+    ),
+    Mutation(
+        "what was not written yet is taken for written under a job that ended",
+        "model/rows.py",
+        r"if not both:",
+        "if True:",
+        (
+            "tests/unit/test_dirty.py"
+            "::test_what_was_not_written_yet_is_not_taken_for_written_under_a_job_that_ended",
+        ),
+    ),
+    Mutation(
         "attempts not charged on recovery",
         "ops/restore.py",
         r"if clean:\n                give_back",

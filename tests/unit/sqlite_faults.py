@@ -5,14 +5,16 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bunqueue_py.clock import SystemClock
 from bunqueue_py.errors import StorageError
-from bunqueue_py.model.job import JobRecord
+from bunqueue_py.model.job import COMPLETED, JobRecord
 from bunqueue_py.model.options import Options
 from bunqueue_py.model.rows import Marks, row_of
+from bunqueue_py.ops.mark import mark_completed
 from bunqueue_py.shard.dirty import Dirty
+from bunqueue_py.shard.queue_state import QueueState
 from bunqueue_py.storage.sqlite.commits import Committer
 from bunqueue_py.storage.sqlite.connection import connect_writable
 from bunqueue_py.storage.sqlite.opening import open_database
@@ -158,6 +160,23 @@ class Bench:
                 record.created_ms = record.run_at_ms = record.entered_ms = 1000
                 self.dirty.add(row_of(record, 1), data)
             return self.writer.cut
+
+    def add_plain(self, *job_ids: str) -> list[JobRecord]:
+        """Marks new jobs as a push does that has nothing to say of them."""
+        with self.lock:
+            records = [JobRecord(job_id, Queue, "welcome", OPTIONS, 0, b"{}") for job_id in job_ids]
+            for seq, record in enumerate(records, 1):
+                record.created_ms = record.run_at_ms = record.entered_ms = 1000
+                record.key = seq
+                self.dirty.add_new(record, "emails", seq, 1000)
+            return records
+
+    def complete(self, *records: JobRecord) -> None:
+        """Marks that those have run and are completed."""
+        with self.lock:
+            for i, record in enumerate(records):
+                record.state, record.started_ms, record.entered_ms = COMPLETED, 2000 + i, 3000
+                mark_completed(self.dirty, cast(QueueState, Queue), record, None)
 
     def add_many(self, number: int, prefix: str = "many") -> int:
         return self.add(*(f"{prefix}-{i}" for i in range(number)))

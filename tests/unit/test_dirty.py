@@ -17,6 +17,7 @@ from bunqueue_py.model.rows import (
     STATE,
     JobRow,
     Marks,
+    full_row,
     no_marks,
     record_from,
     row_of,
@@ -108,7 +109,9 @@ def test_a_plain_job_that_comes_in_is_marked_as_any_other(dirty: Dirty, data: by
     dirty.add_new(made, "emails", 7, 1)
     other.add(row_of(made, 7), data)
     assert dirty.fresh == other.fresh
-    assert taken(dirty) == taken(other)
+    mine, others = taken(dirty), taken(other)
+    assert {job_id: full_row(made) for job_id, made in mine.jobs.items() if made} == others.jobs
+    assert mine[1:] == others[1:]
 
 
 @pytest.mark.parametrize("result", [None, b"42", BIG])
@@ -308,6 +311,65 @@ def test_an_old_result_is_not_kept_beside_one_that_stands_apart(dirty: Dirty) ->
     assert (kept[RESULT], kept[RESULT_SIZE]) == (None, len(BIG))
 
 
+# -- jobs of which only the end is new -------------------------------------------------------------
+
+
+def complete(dirty: Dirty, job_id: str = "a", result: bytes | None = None) -> JobRecord:
+    made = record(job_id, COMPLETED)
+    made.started_ms, made.entered_ms, made.key = 2, 3, 7
+    mark_completed(dirty, cast(QueueState, Queue), made, result)
+    return made
+
+
+def test_a_job_that_was_handed_over_and_completes_is_known_to_have_only_ended(dirty: Dirty) -> None:
+    dirty.mark(row())
+    taken(dirty)
+    complete(dirty)
+    cut = taken(dirty)
+    assert cut.ended == cut.jobs
+    assert taken(dirty).ended == {}
+
+
+def test_a_job_that_changed_in_another_way_since_the_cut_has_not_only_ended(dirty: Dirty) -> None:
+    dirty.mark(row())
+    complete(dirty)
+    complete(dirty, "b")
+    dirty.mark(row("b"))
+    cut = taken(dirty)
+    assert "a" not in cut.ended
+    assert cut.jobs["b"] is not cut.ended["b"]
+
+
+def test_a_job_whose_run_is_under_way_at_the_cut_has_no_other_change(dirty: Dirty) -> None:
+    made = record(state=ACTIVE)
+    made.delivery = Delivery(made, "token", None, None, None, True)
+    mark_start(dirty, made.delivery)
+    mark_starts(dirty)
+    cut = taken(dirty)
+    assert cut.ended == cut.jobs != {}
+    mark_start(dirty, made.delivery)
+    dirty.mark(row(seq=2))
+    mark_starts(dirty)
+    assert taken(dirty).ended == {}
+
+
+def test_a_job_that_is_tied_has_not_only_ended(dirty: Dirty) -> None:
+    made = record(state=COMPLETED)
+    made.started_ms, made.key = 2, 7
+    made.need_side()
+    mark_completed(dirty, cast(QueueState, Queue), made, None)
+    assert taken(dirty).ended == {}
+
+
+def test_what_was_not_written_yet_is_not_taken_for_written_under_a_job_that_ended() -> None:
+    older, ended = Marks({"a": row("a")}, {}, {}, {}, {}), completed(None)
+    Marks({"a": ended}, {}, {}, {}, {"a": ended}).put_over(older)
+    assert (older.jobs, older.ended) == ({"a": ended}, {})
+    apart = Marks({"b": row("b")}, {}, {}, {}, {})
+    Marks({"a": ended}, {}, {}, {}, {"a": ended}).put_over(apart)
+    assert apart.ended == {"a": ended}
+
+
 # -- merging under newer marks ---------------------------------------------------------------------
 
 
@@ -317,12 +379,14 @@ def test_newer_marks_go_over_older_ones() -> None:
         {"a": BIG},
         {"a": BIG, "b": BIG},
         {("queue", "emails"): 1, ("queue", "other"): 1},
+        {},
     )
     newer = Marks(
         {"a": row("a", ACTIVE), "c": row("c"), "d": None},
         {"a": None},
         {"b": None},
         {("queue", "emails"): 2},
+        {},
     )
     newer.put_over(older)
     assert older == Marks(
@@ -330,20 +394,21 @@ def test_newer_marks_go_over_older_ones() -> None:
         {"a": None},
         {"a": BIG, "b": None},
         {("queue", "emails"): 2, ("queue", "other"): 1},
+        {},
     )
 
 
 def test_a_result_in_flight_is_kept_under_a_newer_row_without_it() -> None:
-    older = Marks({"a": completed(b"42")}, {}, {}, {})
-    Marks({"a": completed(b"42", brought=False)}, {}, {}, {}).put_over(older)
+    older = Marks({"a": completed(b"42")}, {}, {}, {}, {})
+    Marks({"a": completed(b"42", brought=False)}, {}, {}, {}, {}).put_over(older)
     kept = older.jobs["a"]
     assert kept is not None
     assert kept[RESULT] == b"42"
 
 
 def test_a_result_in_flight_is_dropped_under_a_newer_one_that_stands_apart() -> None:
-    older = Marks({"a": completed(b"42")}, {}, {}, {})
-    Marks({"a": completed(BIG)}, {}, {"a": BIG}, {}).put_over(older)
+    older = Marks({"a": completed(b"42")}, {}, {}, {}, {})
+    Marks({"a": completed(BIG)}, {}, {"a": BIG}, {}, {}).put_over(older)
     kept = older.jobs["a"]
     assert kept is not None
     assert kept[RESULT] is None

@@ -791,7 +791,7 @@ def marks(
     jobs: dict[str, JobRow | None] = {row[ID]: row for row in rows}
     if gone:
         jobs[gone] = None
-    return Marks(jobs, payloads or {}, results or {}, {})
+    return Marks(jobs, payloads or {}, results or {}, {}, {})
 
 
 @pytest.fixture

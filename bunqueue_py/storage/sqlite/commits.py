@@ -10,13 +10,14 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from sqlite3 import Connection
-from typing import Any
+from typing import Any, cast
 
-from ...model.rows import DATA, RESULT, Marks
+from ...model.rows import DATA, RESULT, Marks, full_row
 from .connection import code_of
 from .opening import shrink
+from .packed import MAX_PACKED, MIN_PACKED, Packed, count_plain, make_numbers, pack, pack_ended
 from .rows import RowEncoder, bindable, to_json
 from .statements import Statement, Statements, variable_limit
 
@@ -55,6 +56,8 @@ class Committer:
         "_broken",
         "_connect",
         "_encoder",
+        "_numbered",
+        "_packs",
         "_page",
         "_ratio",
         "_seen",
@@ -81,6 +84,9 @@ class Committer:
 
     def _use(self, connection: Connection) -> None:
         self.connection = connection
+        self._numbered = False
+        # columns are made of the bytes of UTF-8; an empty database of somebody may say otherwise
+        self._packs: bool = connection.execute("PRAGMA encoding").fetchone()[0] == "UTF-8"
         self._statements = Statements(variable_limit(connection))
         self._page: int = connection.execute("PRAGMA page_size").fetchone()[0]
         # when a long log begins anew, what is beyond is cut off the file
@@ -94,27 +100,32 @@ class Committer:
         if self._broken:
             self._reconnect()
         try:
-            self._write(self._steps(marks))
+            ended = self._ended(marks)
+            changed = self._write(self._steps(marks, ended), len(ended))
+            if ended and changed != len(marks.jobs):
+                # rows are missing that should be there: somebody has taken them out of the file
+                self._write(self._steps(marks, []))
         except sqlite3.Error as error:
             self._broken = code_of(error) not in _KEEPS_CONNECTION
             raise
         self._since += 2 * self._page + _weight(marks)
 
-    def _write(self, steps: Iterator[tuple[str, list[Any]]]) -> None:
+    def _write(self, steps: Iterator[tuple[str, list[Any]]], counted: int = 0) -> int:
+        """Returns how many rows the first steps have changed, as many as are to be counted."""
         execute = self.connection.execute
         first, second = next(steps, None), next(steps, None)
         if first is None:
-            return
+            return 0
         if second is None:
             # a transaction of its own, in one step instead of three
-            execute(*first)
-            return
+            return execute(*first).rowcount
+        changed = 0
         try:
             execute("BEGIN IMMEDIATE")
-            execute(*first)
-            execute(*second)
-            for step in steps:
-                execute(*step)
+            for i, step in enumerate(chain((first, second), steps)):
+                cursor = execute(*step)
+                if i < counted:
+                    changed += cursor.rowcount
             execute("COMMIT")
         except BaseException:
             # after some errors SQLite has ended it by itself; and none may hide the first one
@@ -122,16 +133,30 @@ class Committer:
                 with suppress(sqlite3.Error):
                     execute("ROLLBACK")
             raise
+        return changed
 
-    def _steps(self, marks: Marks) -> Iterator[tuple[str, list[Any]]]:
+    def _ended(self, marks: Marks) -> list[Packed]:
+        """The statements for all of the jobs, if of each only its run or its end is new; none
+        otherwise."""
+        rows, ended = marks.jobs, marks.ended
+        if not self._packs or len(rows) < MIN_PACKED or len(ended) != len(rows):
+            return []
+        # a row that another change has replaced is not the same any more
+        if list(ended.values()) != list(rows.values()):
+            return []
+        self._make_numbers()
+        found = [pack_ended(p, self._encoder) for p in _parts(ended.values(), MAX_PACKED)]
+        return [] if None in found else cast("list[Packed]", found)
+
+    def _steps(self, marks: Marks, ended: list[Packed]) -> Iterator[tuple[str, list[Any]]]:
         make, jobs = self._statements, marks.jobs
-        rows = [row for row in jobs.values() if row is not None]
-        for part in _parts(rows, make.put_jobs.max_rows):
-            values: list[Any] = []
-            self._encoder.add(part, values)
-            yield make.put_jobs.filled(values)
-        if len(rows) != len(jobs):
-            yield from _drops(make.drop_jobs, jobs)
+        if ended:
+            yield from ended
+        else:
+            rows = [row for row in jobs.values() if row is not None]
+            yield from self._puts(rows, len(marks.ended))
+            if len(rows) != len(jobs):
+                yield from _drops(make.drop_jobs, jobs)
         for put, drop, blobs in (
             (make.put_payloads, make.drop_payloads, marks.payloads),
             (make.put_results, make.drop_results, marks.results),
@@ -141,6 +166,28 @@ class Committer:
                 yield from _drops(drop, blobs)
         if marks.rest:
             yield from self._rest(marks.rest)
+
+    def _puts(self, rows: list[Any], ended: int) -> Iterator[Packed]:
+        put, done = self._statements.put_jobs, 0
+        # packed, whole rows of all kinds take a little longer than they do unpacked
+        odd = len(rows) - ended - count_plain(rows)
+        if self._packs and len(rows) >= max(MIN_PACKED, 2 * odd):
+            self._make_numbers()
+            for part in _parts(rows, MAX_PACKED):
+                packed = pack(part, self._encoder, put.after)
+                if packed is None:
+                    break
+                yield packed
+                done += len(part)
+        for part in _parts(islice(rows, done, None), put.max_rows):
+            values: list[Any] = []
+            self._encoder.add(part, values)
+            yield put.filled(values)
+
+    def _make_numbers(self) -> None:
+        if not self._numbered:
+            make_numbers(self.connection)
+            self._numbered = True
 
     def _rest(self, rest: dict[tuple[str, str], Any]) -> Iterator[tuple[str, list[Any]]]:
         put, drop = self._statements.put_rest, self._statements.drop_rest
@@ -239,7 +286,7 @@ class Committer:
 
 def _weight(marks: Marks) -> int:
     """About how many bytes those rows have, going by every sixteenth job."""
-    some = [row for row in islice(marks.jobs.values(), 0, None, 16) if row is not None]
+    some = [full_row(row) for row in islice(marks.jobs.values(), 0, None, 16) if row is not None]
     size = 16 * sum(len(row[DATA] or b"") + len(row[RESULT] or b"") + 300 for row in some)
     for blobs in (marks.payloads, marks.results):
         size += sum(len(data) for data in blobs.values() if data is not None)

@@ -28,8 +28,8 @@ GROUP_WAIT = 0.002
 
 WRITE, TIDY = range(2)
 
-_GROWTH = 0.1
-"""How much of what a fast commit would allow is added to the room. A slow one is believed at once:
+_GROWTH = 1.25
+"""How many times the room may become after a commit that was quick. A slow one is believed at once:
 where the writer is starved at times, the mean would let more through than it can write in time."""
 
 _MIN_ROWS = 64
@@ -56,8 +56,8 @@ class Desk:
     `cut` is the number of the cut that what is marked now will be in, `committed` that of the last
     one on disk. `first_at`: when the oldest mark was made that is in no cut yet; `flight_at`: the
     same of those that are in a cut and not on disk. `room`: how many rows may be unwritten before
-    whoever marks has to wait: as many as are written in half of `max_lag`. `failing` is what went
-    wrong with the last commit.
+    whoever marks has to wait: as many as are written in half of `max_lag`, found by trial.
+    `failing` is what went wrong with the last commit.
     """
 
     __slots__ = (
@@ -103,7 +103,8 @@ class Desk:
         self.committed = 0
         self.first_at: float | None = None
         self.flight_at: float | None = None
-        self.room = float(CUT_ROWS)
+        # for a start: one cut is under way and the next one gathers
+        self.room = 2.0 * CUT_ROWS
         self._hurry = False
         self._attempt = 0
         self._tickets: list[Ticket] = []
@@ -250,11 +251,13 @@ class Desk:
             slow = took > quarter
             # a starved writer has no time to lose
             self._landed_at = -inf if slow else now
-            # A small commit that was quick enough does not tell how long a great one would take:
-            # most of its time it may have waited for the disk and the GIL.
-            if took > 0 and rows >= _MIN_ROWS and (slow or rows >= self.room / 2):
-                able = rows / took * self.max_lag / 2
-                self.room = max(MIN_ROOM, min(able, self.room + _GROWTH * (able - self.room)))
+            # Whoever was held up waited for this commit; what they mark from here on can gather.
+            self._hurry = False
+            # What is unwritten is in two commits, the one under way and the next, so each may take
+            # half of the time. Most of a small commit's it waits for the disk and the GIL, so its
+            # rate says nothing; that it was slow does, and that a great one was quick.
+            if rows >= _MIN_ROWS and (slow or rows >= self.room / 4):
+                self.room = max(MIN_ROOM, self.room * min(_GROWTH, quarter / max(took, 0.001)))
             if rows:
                 self._tidy_at = now + IDLE_AFTER
             served = [ticket for ticket in self._tickets if ticket.cut <= cut]

@@ -11,7 +11,17 @@ from ...durations import shown
 from ...errors import StorageError
 from ...model.job import COMPLETED
 from ...model.options import Options
-from ...model.rows import DATA, INLINE_BYTES, RESULT, RESULT_SIZE, JobRow, Marks, with_data
+from ...model.rows import (
+    DATA,
+    INLINE_BYTES,
+    PLAIN_WIDTH,
+    RESULT,
+    RESULT_SIZE,
+    JobRow,
+    Marks,
+    full_row,
+    with_data,
+)
 from ...sync import CONNECTION, make_lock
 from .connection import connect_readonly, explained, leak
 from .recovery import STORED, text_or_bytes, whole_row
@@ -119,8 +129,11 @@ def read_job(disk: Lookup, unwritten: Unwritten, job_id: str) -> JobRow | None:
         row = _newest((part.jobs for part in marks), job_id)
         if row is _UNKNOWN:
             return disk.job(job_id)
-        if row is None or row[DATA] is not None:
-            return row  # type: ignore[no-any-return]
+        if row is None:
+            return None
+        row = full_row(row)
+        if row[DATA] is not None:
+            return row
         data = _newest((part.payloads for part in marks), job_id)
         if data is _UNKNOWN:
             data = disk.payload(job_id)
@@ -137,7 +150,7 @@ def read_result(disk: Lookup, unwritten: Unwritten, job_id: str) -> bytes | None
         row = part.jobs.get(job_id, _UNKNOWN)
         if row is _UNKNOWN:
             continue
-        if row is None or row[RESULT_SIZE] < 0:
+        if row is None or len(row) == PLAIN_WIDTH or row[RESULT_SIZE] < 0:
             return None
         if row[RESULT] is not None:
             return row[RESULT]  # type: ignore[no-any-return]

@@ -28,7 +28,7 @@ from ...durations import shown
 from ...errors import StorageError
 from ...model.job import FAILED
 from ...model.options import MAX_PRIORITY, Options
-from ...model.rows import INLINE_BYTES, JobRow
+from ...model.rows import INLINE_BYTES, PLAIN_WIDTH, JobRow, PlainRow, full_row
 from .meta import (
     LIMIT,
     encode,
@@ -94,7 +94,7 @@ class RowEncoder:
         self._options: dict[Options, str] = {}
         self._heads: dict[tuple[str, Options], str] = {}
 
-    def add(self, rows: Iterable[JobRow], into: list[Any]) -> None:
+    def add(self, rows: Iterable[JobRow | PlainRow], into: list[Any]) -> None:
         """Appends the values of `COLUMNS` for each row."""
         # Most rows are of the same kind, and many of the same millisecond, as the one before.
         last_name = last_options = last_created = last_started = last_attempts = last_size = None
@@ -103,28 +103,29 @@ class RowEncoder:
         timed: str | bytearray = ""
         last_side = None
         side_text = ""
-        for (
-            job_id,
-            queue,
-            seq,
-            state,
-            priority,
-            run_at,
-            entered,
-            created,
-            started,
-            attempts,
-            name,
-            options,
-            custom_id,
-            claim,
-            side,
-            data,
-            result,
-            size,
-        ) in rows:
+        for row in rows:
+            (
+                job_id,
+                queue,
+                seq,
+                state,
+                priority,
+                run_at,
+                entered,
+                created,
+                started,
+                attempts,
+                name,
+                options,
+                custom_id,
+                claim,
+                side,
+                data,
+                result,
+                size,
+            ) = row if len(row) != PLAIN_WIDTH else full_row(row)
             if name is not last_name or options is not last_options:
-                head = self._head(name, options)
+                head = self.head(name, options)
                 waiting = bindable(head + _ROOM)
                 last_name, last_options, last_started = name, options, None
             if side is not None and side is not last_side:
@@ -171,7 +172,12 @@ class RowEncoder:
                 kept,
             )
 
-    def _head(self, name: str, options: Options) -> str:
+    def waiting(self, name: str, options: Options) -> str | bytearray:
+        """The whole meta of a job that waits for its first run, and of which there is no more."""
+        return bindable(self.head(name, options) + _ROOM)
+
+    def head(self, name: str, options: Options) -> str:
+        """The beginning of a meta: what is the same for most jobs."""
         heads, texts = self._heads, self._options
         known = heads.get((name, options))
         if known is not None:

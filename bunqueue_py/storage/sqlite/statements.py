@@ -3,7 +3,8 @@
 CPython gives up the GIL at every step of a statement and, beside a busy thread, gets it back 5 ms
 later. So one statement takes as many rows as it may have variables for. The numbers of rows are
 rounded up to a few sizes, and the last row is repeated to fill up, so that there is only a handful
-of texts for SQLite to compile and for Python to keep.
+of texts for SQLite to compile and for Python to keep. Where most rows of a cut are of the two kinds
+that there are most of, they go by the column instead (`packed`).
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ class Statement:
     """One kind of statement: what stands before its rows, a row, and what stands after them. Texts
     are made once for each size."""
 
-    __slots__ = ("_after", "_before", "_row", "_texts", "max_rows", "width")
+    __slots__ = ("_before", "_row", "_texts", "after", "max_rows", "width")
 
     def __init__(self, before: str, row: str, after: str, variables: int) -> None:
         self._before = before
         self._row = row
-        self._after = after
+        self.after = after
         width = row.count("?")
         self._texts: dict[int, str] = {}
         self.width = width
@@ -61,7 +62,7 @@ class Statement:
         text = self._texts.get(size)
         if text is None:
             rows_text = ",".join([self._row] * size)
-            text = self._texts[size] = f"{self._before}{rows_text}{self._after}"
+            text = self._texts[size] = f"{self._before}{rows_text}{self.after}"
         return text, values
 
 

@@ -1,0 +1,165 @@
+"""Rows that go to SQLite by the column are the same as those that go value by value."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from sqlite3 import Connection
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bunqueue_py.model.job import ACTIVE, COMPLETED, PENDING
+from bunqueue_py.model.options import Options
+from bunqueue_py.model.rows import ENTERED, INLINE_BYTES, NAME, STATE, JobRow, full_row, row_of
+from bunqueue_py.storage.sqlite import schema
+from bunqueue_py.storage.sqlite.packed import make_numbers, pack, pack_ended
+from bunqueue_py.storage.sqlite.rows import COLUMNS, RowDecoder, RowEncoder
+from bunqueue_py.storage.sqlite.statements import Statements
+from tests.property.test_sqlite_rows import DEFAULT, records
+
+PUT = Statements(32_766).put_jobs
+OTHER = Options(attempts=7)
+NOW = 1_893_456_000_000
+# one for all: it makes one object of the same options
+DECODER = RowDecoder(DEFAULT)
+
+
+@contextmanager
+def new_database() -> Iterator[Connection]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        schema.create(connection)
+        make_numbers(connection)
+        yield connection
+
+
+def put(connection: Connection, rows: list[Any]) -> None:
+    values: list[Any] = []
+    RowEncoder().add(rows, values)
+    connection.execute(*PUT.filled(values))
+
+
+def put_packed(connection: Connection, rows: list[Any]) -> None:
+    packed = pack(rows, RowEncoder(), PUT.after)
+    assert packed is not None
+    assert connection.execute(*packed).rowcount == len(rows)
+
+
+def look(connection: Connection) -> list[Any]:
+    """What a job is read back as, and the kinds of all values."""
+    columns, kinds = ",".join(COLUMNS), ",".join(f"typeof({column})" for column in COLUMNS)
+    found = connection.execute(f"SELECT {columns} FROM jobs ORDER BY id").fetchall()
+    rows = [DECODER.row(raw) for raw in found]
+    return [rows, connection.execute(f"SELECT {kinds} FROM jobs ORDER BY id").fetchall()]
+
+
+def job_id(i: int) -> str:
+    return f"{i:036d}"
+
+
+def short(i: int, data: bytes = b"{}", **other: Any) -> tuple[Any, ...]:
+    row = {"queue": "q", "seq": i, "run": NOW + i, "at": NOW + i, "name": "n", "options": DEFAULT}
+    return (job_id(i), *{**row, **other}.values(), data)
+
+
+@settings(max_examples=12)
+@given(st.lists(records(), min_size=1, max_size=4), st.booleans())
+def test_rows_of_any_kind_are_the_same_packed_or_not(found: list[Any], again: bool) -> None:
+    rows = [
+        (job_id(i), *row_of(record, i * i, result)[1:]) for i, (record, result) in enumerate(found)
+    ]
+    packed = pack(rows, RowEncoder(), PUT.after)
+    if packed is None:  # for such text as SQLite does not take for one
+        return
+    with new_database() as by_value, new_database() as by_column:
+        for _ in range(1 + again):
+            put(by_value, rows)
+            by_column.execute(*packed)
+        assert look(by_column) == look(by_value)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {},
+        {"queue": "other"},
+        {"name": "näme"},
+        {"options": OTHER},
+        {"run": NOW + 99},
+        {"at": 7},
+        {"data": b""},
+        {"seq": 123_456_789_012},
+    ],
+    ids=lambda other: "-".join(other) or "alike",
+)
+def test_short_rows_are_the_same_packed_or_not(other: dict[str, Any]) -> None:
+    rows = [short(0), short(1), short(2, **other), short(300, b"[1]")]
+    with new_database() as by_value, new_database() as by_column:
+        put(by_value, [full_row(row) for row in rows])
+        put_packed(by_column, rows)
+        assert look(by_column) == look(by_value)
+
+
+def test_short_and_whole_rows_go_together() -> None:
+    rows = [short(0), (*full_row(short(1))[:STATE], ACTIVE, *full_row(short(1))[STATE + 1 :])]
+    with new_database() as by_value, new_database() as by_column:
+        put(by_value, rows)
+        put_packed(by_column, rows)
+        assert look(by_column) == look(by_value)
+
+
+def test_what_cannot_be_packed_is_left_to_the_other_way() -> None:
+    whole = [ended(full_row(short(i)), i, None, -1) for i in range(2)]
+    odd_id = [("short", *whole[0][1:]), whole[1]]
+    half = [(*row[:NAME], "half \ud800", *row[NAME + 1 :]) for row in whole]
+    for rows in (odd_id, half):
+        assert pack(rows, RowEncoder(), PUT.after) is None
+        assert pack_ended(rows, RowEncoder()) is None
+
+
+def ended(row: JobRow, i: int, result: bytes | None, size: int) -> JobRow:
+    return (
+        *row[:STATE],
+        COMPLETED,
+        *row[STATE + 1 : ENTERED],
+        NOW + 1000 + i,
+        row[ENTERED],
+        NOW + 500 + i,
+        i % 2,
+        *row[10:16],
+        result,
+        size,
+    )
+
+
+@pytest.mark.parametrize(
+    "results",
+    [[None] * 4, [b"1"] * 4, [b"1", b"true", b"", bytes(INLINE_BYTES)], [None, b"1", None, b"22"]],
+    ids=["none", "alike", "of all lengths", "some"],
+)
+@pytest.mark.parametrize("name", ["n", "other"])
+def test_the_end_of_jobs_is_the_same_packed_or_not(results: list[bytes | None], name: str) -> None:
+    before = [full_row(short(i, bytes(i))) for i in range(3)] + [full_row(short(3, name=name))]
+    sizes = [-1 if result is None else len(result) for result in results]
+    after = [ended(row, i, results[i], sizes[i]) for i, row in enumerate(before)]
+    with new_database() as by_value, new_database() as by_column:
+        for connection in (by_value, by_column):
+            put(connection, before)
+        put(by_value, after)
+        packed = pack_ended(after, RowEncoder())
+        assert packed is not None
+        assert by_column.execute(*packed).rowcount == 4
+        assert look(by_column) == look(by_value)
+        assert look(by_column)[0][0][STATE] == COMPLETED != PENDING
+
+
+def test_the_end_of_a_job_that_is_not_there_is_not_counted() -> None:
+    rows = [ended(full_row(short(i)), i, None, -1) for i in range(3)]
+    packed = pack_ended(rows, RowEncoder())
+    assert packed is not None
+    with new_database() as connection:
+        put(connection, [full_row(short(i)) for i in range(2)])
+        assert connection.execute(*packed).rowcount == 2
