@@ -54,7 +54,12 @@ class Card:
         """How many jobs it holds, started or prefetched."""
         if self.held is not None:
             return self.held()
-        return sum((slot.current is not None) + len(slot.queued) for slot in self._slots)
+        held = 0
+        for slot in self._slots:
+            held += len(slot.queued)
+            if slot.current is not None:
+                held += 1
+        return held
 
     @property
     def busy(self) -> int:

@@ -262,7 +262,7 @@ class Crew(CrewBase):
         if self._contended():
             self._give_way()
         jobs = backend.claim(self._queue, wanted, self._lease_ms, self._holder, slot.handle)
-        alone = pace.keeps_turn(len(jobs))
+        alone = pace.learns and pace.keeps_turn(len(jobs))
         slot.has_turn = False
         if self._window is not None:
             for job in jobs:
@@ -271,7 +271,10 @@ class Crew(CrewBase):
             self._turn.keep(slot)
         else:
             self._turn.give()
-        if jobs:
+        if not pace.learns:
+            if jobs:
+                self._run_all(slot, jobs)
+        elif jobs:
             effort = backend.clock.effort
             wall, cpu = effort()
             ran = self._run_all(slot, jobs)
@@ -411,15 +414,21 @@ class Crew(CrewBase):
             batch.append(last)
         if not batch:
             return
+        if len(batch) == 1:
+            job, data = batch[0]
+            items = [(job._id, job.token, data)]
+        else:
+            items = [(job._id, job.token, data) for job, data in batch]
         try:
-            outcomes, problem = self._backend.settle(
-                [(job._id, job.token, data) for job, data in batch]
-            )
+            outcomes, problem = self._backend.settle(items)
         except BaseException:
             # the work is done: what is not acked now is acked with the next batch
             held.extendleft(reversed(batch))
             raise
-        self.card.count(sum(map(_applied, outcomes)))
+        if len(outcomes) == 1:
+            self.card.count(outcomes[0].applied)
+        else:
+            self.card.count(sum(map(_applied, outcomes)))
         if problem is not None:
             self._report(problem)
         if "completed" in self.heard:

@@ -120,24 +120,25 @@ class Pace:
     """How many jobs to take at once, learned from how long they take. Shared by all slots; a lost
     race between two of them costs a guess."""
 
-    __slots__ = ("_fixed", "_rounds", "_waits", "appetite")
+    __slots__ = ("_rounds", "_waits", "appetite", "learns")
 
     def __init__(self, fixed: int | None) -> None:
-        self._fixed = fixed
+        #: whether the number is not fixed
+        self.learns = fixed is None
         self.appetite = 1 if fixed is None else fixed
         self._waits = False
         self._rounds = 0
 
     def keeps_turn(self, took: int) -> bool:
         """Whether a batch of that size is to be run with the turn kept."""
-        if self._fixed is not None or took < self.appetite or took < KEEP_TURN_AT:
+        if not self.learns or took < self.appetite or took < KEEP_TURN_AT:
             return False
         self._rounds += 1
         return not self._waits or not self._rounds % PROBE_EVERY
 
     def learn(self, ran: int, took_ms: float, cpu_ms: float, *, alone: bool) -> None:
         """Takes note of a batch; `alone` says that the turn was kept meanwhile."""
-        if self._fixed is not None:
+        if not self.learns:
             return
         if took_ms > BATCH_MS:
             self.appetite = max(1, min(self.appetite, int(ran * BATCH_MS / took_ms)))

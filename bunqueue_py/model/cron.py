@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from datetime import date, datetime, timedelta, timezone, tzinfo
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
@@ -57,9 +58,12 @@ class CronExpression:
         "_day",
         "_follows",
         "_hours",
+        "_last",
         "_minutes",
+        "_run",
         "_seconds",
         "_sim",
+        "_step",
         "_stretch",
         "_zone",
         "text",
@@ -78,6 +82,11 @@ class CronExpression:
         self._day = (-_EPOCH_DAY, date.min, False)
         #: a stretch of instants in which the clocks are not moved, and their offset there
         self._stretch = (0, -1, 0)
+        #: seconds between two times of a day, where they are evenly spread, else 0; and the last
+        #: time of a day, or of an hour of it
+        self._step, self._last = _spread(self._hours, self._minutes, self._seconds)
+        #: a first and a last answer, between which there is another one every so many seconds
+        self._run = (0, -1, 1)
         self.text = text
         self.tz = tz
 
@@ -85,9 +94,14 @@ class CronExpression:
         """The first moment after that one, both in epoch milliseconds; `None` if there is none in
         50 years."""
         after = after_ms // 1000
+        first, last, step = self._run
+        if first <= after < last:
+            return (after + step - (after - first) % step) * 1000
         try:
             if self._zone is timezone.utc:
                 found = self._next_on_wall(after)
+                if found is not None and self._step:
+                    self._note_run(found, 0, _LAST)
             elif self._follows:
                 found = self._next_elapsed(after)
             else:
@@ -146,6 +160,16 @@ class CronExpression:
             return hours[i] * 3600 + minutes[0] * 60 + seconds[0]
         return None
 
+    def _note_run(self, wall: int, offset: int, end: int) -> None:
+        """Notes how far answers go on evenly from that one, on a clock that is not moved up to the
+        instant `end`."""
+        step = self._step
+        last = wall - wall % _DAY + self._last
+        if self._last < 3600:
+            last = wall - wall % 3600 + self._last
+        first = wall - offset
+        self._run = first, first + (min(last - offset, end) - first) // step * step, step
+
     # -- where clocks are moved --------------------------------------------------------------
 
     def _next_elapsed(self, after: int) -> int | None:
@@ -154,6 +178,8 @@ class CronExpression:
         if begin <= after <= end:
             wall = self._next_on_wall(after + offset)
             if wall is not None and wall - offset <= end:
+                if self._step:
+                    self._note_run(wall, offset, end)
                 return wall - offset
         start = after
         offset = self._offset(start)
@@ -236,6 +262,29 @@ class CronExpression:
             else:
                 after = middle
         return after
+
+
+def _spread(hours: list[int], minutes: list[int], seconds: list[int]) -> tuple[int, int]:
+    """How many seconds there are from each time of a day to the next, and the last of them; or of
+    an hour, which is less than 3600. (0, 0) where that is not the same for all."""
+    if len(minutes) == len(seconds) == 1:
+        return _even(hours) * 3600, hours[-1] * 3600 + minutes[0] * 60 + seconds[0]
+    step = _even(minutes) * 60
+    if len(seconds) > 1:
+        step = _even(seconds)
+        # up to the end of the minute, and on in the next
+        if len(minutes) > 1 and (len(minutes) < 60 or step * len(seconds) != 60):
+            return 0, 0
+    last = minutes[-1] * 60 + seconds[-1]
+    if len(hours) == 24 and step * len(minutes) * len(seconds) == 3600:
+        last += 23 * 3600
+    return step, last
+
+
+def _even(values: list[int]) -> int:
+    """The difference between each and the next, 0 if it is not the same for all."""
+    steps = {b - a for a, b in pairwise(values)}
+    return steps.pop() if len(steps) == 1 else 0
 
 
 def _seconds(moment: datetime) -> int:

@@ -63,6 +63,9 @@ class Mailbox:
     anything.
     """
 
+    #: of one without bounds: all that `offer` does; whoever has an event may call it instead
+    keep: Callable[[Any], object] | None = None
+
     def __init__(
         self, name: str, deliver: Callable[[Any], object], timeline_ms: Callable[[], int]
     ) -> None:

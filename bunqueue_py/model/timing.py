@@ -18,10 +18,12 @@ class Timing:
     """Either `every_ms`, along the timeline, or `cron` in the zone `tz`, by the wall clock.
     Immutable; the moments that it is given and returns are milliseconds of that clock."""
 
-    __slots__ = ("_expression", "cron", "every_ms", "tz")
+    __slots__ = ("_expression", "by_wall", "cron", "every_ms", "tz")
 
     def __init__(self, every_ms: int | None = None, cron: str = "", tz: str = "UTC") -> None:
         self.every_ms = every_ms
+        #: whether it goes by the wall clock
+        self.by_wall = every_ms is None
         self.cron = cron
         self.tz = tz
         self._expression: CronExpression | None = None
@@ -36,11 +38,6 @@ class Timing:
         return f"Timing{tuple(self.parts())}"
 
     @property
-    def by_wall(self) -> bool:
-        """Whether it goes by the wall clock."""
-        return self.every_ms is None
-
-    @property
     def expression(self) -> CronExpression:
         """The parsed expression. Raises `CronError` where the extra is missing, `ValidationError`
         where the zone is."""
@@ -50,9 +47,10 @@ class Timing:
 
     def next_ms(self, after_ms: int) -> int | None:
         """The next moment after that one; `None` if there is none."""
-        if self.every_ms is None:
-            return self.expression.next_ms(after_ms)
-        return after_ms + self.every_ms
+        every = self.every_ms
+        if every is None:
+            return (self._expression or self.expression).next_ms(after_ms)
+        return after_ms + every
 
     def following(self, planned_ms: int, now_ms: int) -> int | None:
         """The moment after the planned one that is still ahead: what is past is passed over."""

@@ -72,8 +72,17 @@ def ack_batch(
     """Like `ack` for each (id, token, encoded result), in order, with one hold of the lock for
     each run of items of one queue; a token that was never issued answers `not_issued`. Waits once
     for all durable ones; returns what went wrong with that."""
-    check_open(state)
     timings = state.timings
+    if len(items) == 1 and timings is None:
+        # what `ack` does, and tells in another way
+        job_id, token, data = items[0]
+        try:
+            return [ack(state, job_id, token, data)], None
+        except LockError:
+            return [NOT_ISSUED], None
+        except StorageError as error:
+            return [APPLIED], error
+    check_open(state)
     began_ns = 0 if timings is None else timings.now_ns()
     outcomes: list[Outcome] = []
     waits: list[tuple[int, str]] = []

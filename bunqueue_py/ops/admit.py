@@ -106,7 +106,8 @@ def admit(
         if due < state.alarm.due_ms:
             state.alarm.set(due)
     if state.events.any:
-        emit(state, queue, "pushed", record.id, now, {"state": str(job_state)})
+        carried = PUSHED[record.priority > 0] if ready else {"state": str(job_state)}
+        emit(state, queue, "pushed", record.id, now, carried)
     if own is not None and failure is not None:
         finalize(state, queue, record, failure, now)
         return record, JobState.FAILED

@@ -21,6 +21,8 @@ from .outcomes import drop_edges, links_of, pin_proof, record_end, record_leave
 from .tally import look, note_run
 from .unblock import settle_met
 
+_tuple = tuple.__new__
+
 
 def complete(
     state: State,
@@ -70,7 +72,7 @@ def complete(
         freed = record_end(state, queue, record, now)
     keep = record.options.remove_on_complete
     if keep is True:
-        forget(state, queue, record, remember=True)
+        _vanish(state, queue, record)
     else:
         completed = queue.completed
         completed.add(record)
@@ -213,6 +215,26 @@ def forget(state: State, queue: QueueState, record: JobRecord, *, remember: bool
         drop_log(state, queue.shard, record.id)
     record.remove()
     del state.index[record.id]
+    queue.departed += 1
+
+
+def _vanish(state: State, queue: QueueState, record: JobRecord) -> None:
+    """What `forget` does, for a job that was completed just now and has never been among those
+    that are kept."""
+    mark_gone(queue, record)
+    job_id, custom_id, side = record.id, record.custom_id, record.side
+    if custom_id is not None and queue.custom_ids.get(custom_id) is record:
+        del queue.custom_ids[custom_id]
+    needed = False
+    if state.dependencies.dependents or (side is not None and side.links is not None):
+        needed = record_leave(state, queue, record, COMPLETED)
+    if not needed:
+        told = queue.name, record.entered_ms, record.result_size >= 0, None
+        state.proofs.put(job_id, _tuple(Proof, told))
+    if state.logs.jobs and job_id in state.logs.jobs:
+        drop_log(state, queue.shard, job_id)
+    record.remove()
+    del state.index[job_id]
     queue.departed += 1
 
 

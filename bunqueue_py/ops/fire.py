@@ -15,7 +15,7 @@ from ..errors import ManagerClosedError, StorageError
 from ..model.claim import Claim
 from ..model.job import ACTIVE, JobRecord
 from ..model.own import NAMED, Own
-from ..model.schedule import Progress
+from ..model.schedule import Definition, Progress
 from ..model.timing import CORRECTION_MS
 from ..registry.schedules import Schedule, Staged
 from ..shard.keys import departed_key
@@ -37,6 +37,9 @@ COUNTED = 100
 """So many missed runs of a cron expression are counted; more are told as so many."""
 
 POSTPONED_MS = 60_000
+
+
+_tuple = tuple.__new__
 
 
 class _Verdict(NamedTuple):
@@ -108,7 +111,7 @@ def _fire(state: State, schedule: Schedule, has_worker: Callable[[str], bool]) -
     definition, progress = schedule.definition, schedule.progress
     # outside the lock: expressions take their time, and others are asked
     clock = state.wall() if definition.timing.by_wall else state.now()
-    verdict = _judge(state, schedule, clock)
+    verdict = _judge(state, definition, progress, clock)
     reason = None
     if verdict is not None and verdict.fires:
         if definition.skip_if_no_worker and not has_worker(queue.name):
@@ -127,16 +130,18 @@ def _fire(state: State, schedule: Schedule, has_worker: Callable[[str], bool]) -
         if schedule.definition is not definition:
             return  # it stays where it is, and is looked at again
         now = state.now()
+        planned_ms, missed, fires, next_ms = verdict
         shard.gate = BROKEN
-        if verdict.missed:
-            _tell(state, schedule, "cron_missed", verdict.planned_ms, now, count=verdict.missed)
-        if verdict.fires:
-            _apply(state, schedule, verdict, reason, clock, now)
+        if missed:
+            _tell(state, schedule, "cron_missed", planned_ms, now, count=missed)
+        if fires:
+            next_ms = _apply(state, schedule, planned_ms, next_ms, reason, clock, now)
         else:
-            schedule.progress = progress._replace(planned_ms=verdict.next_ms, resume_ms=None)
-        mark_progress(state, queue, schedule)
+            schedule.progress = progress._replace(planned_ms=next_ms, resume_ms=None)
+        if shard.dirty is not None:
+            mark_progress(state, queue, schedule)
         # the pass that this is in tells the alarm when the next is due
-        state.schedules.arm(schedule, schedule.progress.planned_ms)
+        state.schedules.arm(schedule, next_ms)
         shard.gate = OPEN
     if shard.after:
         shard.call_after()
@@ -144,9 +149,8 @@ def _fire(state: State, schedule: Schedule, has_worker: Callable[[str], bool]) -
         state.alarm.start()
 
 
-def _judge(state: State, schedule: Schedule, clock: int) -> _Verdict | None:
+def _judge(state: State, definition: Definition, progress: Progress, clock: int) -> _Verdict | None:
     """What the scheduler's time leads to, at that moment of its clock; `None`: it has not come."""
-    definition, progress = schedule.definition, schedule.progress
     timing, planned, resume = definition.timing, progress.planned_ms, progress.resume_ms
     if planned is None or planned > clock:
         return None
@@ -157,7 +161,7 @@ def _judge(state: State, schedule: Schedule, clock: int) -> _Verdict | None:
     first = planned if missed else timing.next_ms(begin)
     if not missed and (first is None or first > clock):
         # in time, as nearly always: then that is the next
-        return _Verdict(planned, 0, True, first)
+        return _tuple(_Verdict, (planned, 0, True, first))
     assert first is not None
     count = timing.count(first, clock, COUNTED if state.events.any else 1)
     next_ms = timing.following(begin, clock)
@@ -176,67 +180,54 @@ def _refused(state: State) -> str | None:
 def _apply(
     state: State,
     schedule: Schedule,
-    verdict: _Verdict,
+    planned_ms: int,
+    next_ms: int | None,
     reason: str | None,
     clock: int,
     now: int,
-) -> None:
-    """One job comes in, unless there is a reason why not; the progress is told."""
-    definition, progress = schedule.definition, schedule.progress
-    if reason is None and definition.prevent_overlap and _is_live(state, schedule):
+) -> int | None:
+    """One job comes in, unless there is a reason why not; the progress is told. Returns the next
+    planned time."""
+    definition, queue = schedule.definition, schedule.queue
+    _, _, runs, skipped, _, _, last_id = schedule.progress
+    if reason is None and definition.prevent_overlap and _is_live(state, schedule, last_id):
         reason = "overlap"
-    record, own = _record(state, schedule)
-    if reason is None:
-        reason = _in_the_way(schedule.queue, record, own, now)
+    record, own = _record(state.new_id(), schedule)
+    if reason is None and own is not None:
+        reason = _in_the_way(queue, record, own, now)
     if reason is not None:
-        schedule.progress = progress._replace(
-            planned_ms=verdict.next_ms, resume_ms=None, skipped=progress.skipped + 1
+        schedule.progress = schedule.progress._replace(
+            planned_ms=next_ms, resume_ms=None, skipped=skipped + 1
         )
-        _tell(state, schedule, "cron_skipped", verdict.planned_ms, now, reason=reason)
-        return
-    _note_lateness(state, clock - verdict.planned_ms)
-    runs, next_ms = progress.runs + 1, verdict.next_ms
+        _tell(state, schedule, "cron_skipped", planned_ms, now, reason=reason)
+        return next_ms
+    state.schedules.note_firing(clock - planned_ms)
+    runs += 1
     if definition.limit is not None and runs >= definition.limit:
         next_ms = None
     if state.storage is None:
-        _tell(state, schedule, "cron_fired", verdict.planned_ms, now, record.id)
-        admit(state, schedule.queue, record, own, now)
+        _tell(state, schedule, "cron_fired", planned_ms, now, record.id)
+        admit(state, queue, record, own, now)
     else:
-        _stage(state, schedule, record, own, verdict.planned_ms, now)
-    schedule.progress = Progress(
-        next_ms, None, runs, progress.skipped, verdict.planned_ms, now, record.id
-    )
+        _stage(state, schedule, record, own, planned_ms, now)
+    schedule.progress = _tuple(Progress, (next_ms, None, runs, skipped, planned_ms, now, record.id))
+    return next_ms
 
 
-def _note_lateness(state: State, late_ms: int) -> None:
-    schedules = state.schedules
-    schedules.fired += 1
-    schedules.late_ms = late_ms
-    if late_ms > schedules.worst_late_ms:
-        schedules.worst_late_ms = late_ms
-
-
-def _record(state: State, schedule: Schedule) -> tuple[JobRecord, Own | None]:
-    definition, template = schedule.definition, schedule.template
-    record = JobRecord(
-        state.new_id(),
-        schedule.queue,
-        state.options.name(definition.name),
-        template.options,
-        template.priority,
-        definition.data,
-    )
-    claim = template.claim
-    record.custom_id, record.unique_key = template.custom_id, template.key
+def _record(job_id: str, schedule: Schedule) -> tuple[JobRecord, Own | None]:
+    name, data, options, priority, own, custom_id, key, claim = schedule.template
+    record = JobRecord(job_id, schedule.queue, name, options, priority, data)
+    if own is None:
+        return record, None
+    record.custom_id, record.unique_key = custom_id, key
     # the moments of a claim are its job's own
     record.claim = (
         Claim(claim.ttl_ms, claim.mode, claim.held) if isinstance(claim, Claim) else claim
     )
-    return record, template.own
+    return record, own
 
 
-def _is_live(state: State, schedule: Schedule) -> bool:
-    job_id = schedule.progress.job_id
+def _is_live(state: State, schedule: Schedule, job_id: str | None) -> bool:
     if job_id is None:
         return False
     if schedule.staged == job_id:
@@ -245,10 +236,8 @@ def _is_live(state: State, schedule: Schedule) -> bool:
     return record is not None and record.state <= ACTIVE
 
 
-def _in_the_way(queue: QueueState, record: JobRecord, own: Own | None, now: int) -> str | None:
+def _in_the_way(queue: QueueState, record: JobRecord, own: Own, now: int) -> str | None:
     """Why the job would not come in, though its time has come."""
-    if own is None:
-        return None
     holder = None if record.custom_id is None else queue.custom_ids.get(record.custom_id)
     if holder is not None and holder.state <= ACTIVE:
         return "duplicate"
@@ -352,5 +341,5 @@ def _tell(
     **carried: Any,
 ) -> None:
     if state.events.any:
-        carried.update(scheduler=schedule.id, planned_at_ms=planned_ms)
+        carried["scheduler"], carried["planned_at_ms"] = schedule.id, planned_ms
         emit(state, schedule.queue, kind, job_id, now, carried)

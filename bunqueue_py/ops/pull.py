@@ -268,6 +268,21 @@ def _take(
     if queue.paused:
         return []
     now = state.now()
+    if (
+        limit == 1
+        and group is ANY
+        and queue.groups is None
+        and queue.limits is None
+        and not queue.delayed.members
+        and not queue.anchored.members
+    ):
+        # nothing but ready jobs: what follows comes to this
+        record = queue.ready.pop()
+        if record is not None and record.options.ttl_ms is not None:
+            record = _next_unexpired(state, queue, record, group, now)
+        if record is None:
+            return []
+        return [_start(state, queue, record, now, lease_ms, owner, True)]
     moved = _promote(state, queue, now)
     opened = 0
     if queue.limits is not None or queue.groups is not None:

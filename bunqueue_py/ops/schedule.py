@@ -7,8 +7,9 @@ from typing import Any
 
 from ..durations import shown
 from ..errors import CronError, SerializationError, ValidationError
-from ..model.checks import checked_name
-from ..model.options import JobSpec
+from ..model.claim import AnyClaim
+from ..model.options import JobSpec, Options
+from ..model.own import Own
 from ..model.schedule import (
     Definition,
     Progress,
@@ -44,19 +45,21 @@ def define(
     if not isinstance(job, JobSpec):
         raise ValidationError(f"job must be a JobSpec, not {shown(job)}")
     try:
-        name = checked_name(job.name, "name")
-        template = _template(state, job.options)
+        name = state.options.name(job.name)
+        given = _resolved(state, job.options)
         parts = option_parts(job.options)
         data = encode(state, job.data, "data")
     except ValidationError as error:
         raise ValidationError(f"job: {error}") from error
     except SerializationError as error:
         raise SerializationError(f"job: {error}", path=error.path) from error
-    return Definition(timing, limit, *flags, name, data, parts), template
+    return Definition(timing, limit, *flags, name, data, parts), Template(name, data, *given)
 
 
-def _template(state: State, options: dict[str, Any]) -> Template:
-    return Template(*state.options.resolve(dict(options), state.wall))
+def _resolved(
+    state: State, options: dict[str, Any]
+) -> tuple[Options, int, Own | None, str | None, str | None, AnyClaim]:
+    return state.options.resolve(dict(options), state.wall)
 
 
 def upsert(
@@ -186,7 +189,8 @@ def restore_one(
     """Takes in a scheduler as the storage has it: its definition and how far it has come. `shift`
     is by how much all moments of the timeline move back. Raises `ValueError` and the like."""
     definition = definition_from(body)
-    template = _template(state, options_of(definition.options))
+    given = _resolved(state, options_of(definition.options))
+    template = Template(state.options.name(definition.name), definition.data, *given)
     schedule = Schedule(queue, schedule_id, definition, template)
     timing, changed = definition.timing, come is None or bool(shift)
     if come is None:

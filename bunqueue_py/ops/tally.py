@@ -61,7 +61,10 @@ def look(state: State, queue: QueueState, now: int) -> None:
     if tally is None:
         tally = queue.tally = Tally(totals_of(queue), now)
     elif now >= tally.next_ms:
-        _sort_out(state, queue, tally, now)
+        added = queue.admitted + queue.admitted_shift
+        over = tally.look((added, queue.completed_total, queue.failed_total), now)
+        if over is not None:
+            _put_by(state, queue, tally, over, now)
     queue.look_ms = tally.next_ms
     if shard.dirty is not None and state.config.completed_metrics_days:
         shard.counting[queue] = None
@@ -70,14 +73,13 @@ def look(state: State, queue: QueueState, now: int) -> None:
             shard.after.append(state.alarm.start)
 
 
-def _sort_out(state: State, queue: QueueState, tally: Tally, now: int) -> None:
-    over = tally.look(totals_of(queue), now)
-    if over is not None:
-        days = state.config.completed_metrics_days
-        if days and over in tally.closed:
-            _keep(queue, over, tally.closed[over])
-        for hour in tally.forget_before(now // _HOUR_MS - days * _HOURS):
-            _keep(queue, hour, None)
+def _put_by(state: State, queue: QueueState, tally: Tally, over: int, now: int) -> None:
+    """That hour is over."""
+    days = state.config.completed_metrics_days
+    if days and over in tally.closed:
+        _keep(queue, over, tally.closed[over])
+    for hour in tally.forget_before(now // _HOUR_MS - days * _HOURS):
+        _keep(queue, hour, None)
 
 
 def mark_counts(state: State, queue: QueueState, now: int) -> int | None:
@@ -87,7 +89,9 @@ def mark_counts(state: State, queue: QueueState, now: int) -> int | None:
     if tally is not None:
         if now < tally.next_ms:
             return tally.next_ms
-        _sort_out(state, queue, tally, now)
+        over = tally.look(totals_of(queue), now)
+        if over is not None:
+            _put_by(state, queue, tally, over, now)
         # the next end looks again, and has itself marked anew: `look_ms` has passed
         _mark_open_hour(queue, tally)
     return None

@@ -17,8 +17,10 @@ SWEEP_AT = 64
 
 
 class Template(NamedTuple):
-    """What every job of a scheduler is made of, but for its name and data."""
+    """What every job of a scheduler is made of. Without an `own` it has no id, key or claim."""
 
+    name: str
+    data: bytes
     options: Options
     priority: int
     own: Own | None
@@ -79,11 +81,11 @@ class _Index:
     one has left, its entry stays until it comes to the head, or half of the heap is of that kind;
     so the head always counts."""
 
-    __slots__ = ("_by_wall", "_stale", "heap")
+    __slots__ = ("_by_wall", "heap", "stale")
 
     def __init__(self, *, by_wall: bool) -> None:
         self._by_wall = by_wall
-        self._stale = 0
+        self.stale = 0
         self.heap: list[tuple[int, int, Schedule]] = []
 
     def _counts(self, entry: tuple[int, int, Schedule]) -> bool:
@@ -93,19 +95,21 @@ class _Index:
     def leave(self) -> None:
         """A scheduler has left its entry."""
         heap = self.heap
-        self._stale += 1
-        if self._stale > SWEEP_AT and self._stale * 2 > len(heap):
+        self.stale += 1
+        if self.stale > SWEEP_AT and self.stale * 2 > len(heap):
             # without those that came back to where an entry of theirs still was
-            heap[:] = {entry[:2]: entry for entry in heap if self._counts(entry)}.values()
-            heapify(heap)
-            self._stale = 0
+            kept = list({entry[:2]: entry for entry in heap if self._counts(entry)}.values())
+            heapify(kept)
+            # in one go: others look at the head without the lock
+            heap[:] = kept
+            self.stale = 0
         self.tidy()
 
     def tidy(self) -> None:
         """The head counts again."""
-        while self._stale and self.heap and not self._counts(self.heap[0]):
+        while self.stale and self.heap and not self._counts(self.heap[0]):
             heappop(self.heap)
-            self._stale -= 1
+            self.stale -= 1
 
     def due(self, clock: int, limit: int) -> list[tuple[int, Schedule]]:
         """Up to `limit` that stand at that moment or before, in order."""
@@ -118,10 +122,21 @@ class _Index:
             if self._counts(entry) and not (taken and taken[-1] == entry):
                 taken.append(entry)
             else:
-                self._stale -= 1
+                self.stale -= 1
         for entry in taken:
             heappush(heap, entry)
         return [(moment, schedule) for moment, _, schedule in taken]
+
+    def only(self, clock: int) -> Schedule | None:
+        """The head, if it stands at that moment or before and nothing else does; needs no lock."""
+        heap = self.heap
+        size = len(heap)
+        try:
+            if not size or heap[0][0] > clock or (size > 1 and heap[1][0] <= clock):
+                return None
+            return None if size > 2 and heap[2][0] <= clock else heap[0][2]
+        except IndexError:  # some have just left
+            return None
 
     def standing(self) -> list[tuple[int, Schedule]]:
         """All, in order."""
@@ -134,7 +149,7 @@ class _Index:
         assert all(heap[(i - 1) >> 1][:2] <= e[:2] for i, e in enumerate(heap) if i), "heap order"
         assert not heap or self._counts(heap[0]), "the head does not count"
         stale = len(heap) - len(self.standing())
-        assert stale == self._stale, f"{stale} are stale, and not {self._stale}"
+        assert stale == self.stale, f"{stale} are stale, and not {self.stale}"
 
 
 def _place(schedule: Schedule) -> tuple[int, int]:
@@ -234,7 +249,8 @@ class Schedules:
                 # it is its turn, and it moves on
                 schedule.armed_ms = at_ms
                 heapreplace(heap, (at_ms, schedule.number, schedule))
-                index.tidy()
+                if index.stale:
+                    index.tidy()
             elif schedule.armed_ms != at_ms or schedule.armed_by_wall is not by_wall:
                 if at_ms is not None:
                     heappush(heap, (at_ms, schedule.number, schedule))
@@ -253,18 +269,28 @@ class Schedules:
             left.leave()
 
     def due(self, now: int, wall: int, limit: int) -> list[Schedule]:
-        """Up to `limit` of those that are due, the longest due first; they stay where they are."""
+        """Up to `limit` of those that are due, the longest due first; they stay where they are.
+        Whether they are still due is for the caller to see, under their shard's lock."""
+        if not self._by_wall.heap or not self._by_time.heap:
+            alone = self._by_time.only(now) or self._by_wall.only(wall)
+            if alone is not None:
+                return [alone]
         with self._lock:
-            found = self._by_time.due(now, limit)
-            if self._by_wall.heap:
-                by_wall = self._by_wall.due(wall, limit)
-                if found and by_wall:
-                    late = [(now - moment, s) for moment, s in found]
-                    late += [(wall - moment, s) for moment, s in by_wall]
-                    late.sort(key=_lateness, reverse=True)
-                    return [schedule for _, schedule in late[:limit]]
-                found = found or by_wall
-            return [schedule for _, schedule in found]
+            found = self._by_time.due(now, limit) if self._by_time.heap else []
+            by_wall = self._by_wall.due(wall, limit) if self._by_wall.heap else []
+            if found and by_wall:
+                late = [(now - moment, s) for moment, s in found]
+                late += [(wall - moment, s) for moment, s in by_wall]
+                late.sort(key=_lateness, reverse=True)
+                return [schedule for _, schedule in late[:limit]]
+            return [schedule for _, schedule in found or by_wall]
+
+    def note_firing(self, late_ms: int) -> None:
+        """A job comes in that long after its moment."""
+        self.fired += 1
+        self.late_ms = late_ms
+        if late_ms > self.worst_late_ms:
+            self.worst_late_ms = late_ms
 
     def by_wall(self) -> list[Schedule]:
         """Those that go by the wall clock and are armed."""
@@ -272,16 +298,19 @@ class Schedules:
             return [schedule for _, schedule in self._by_wall.standing()]
 
     def next_ms(self, now: int, wall: int) -> int | None:
-        """When the next is due, by the timeline; `None` if none is armed."""
-        with self._lock:
-            due = None
-            if self._by_time.heap:
-                due = self._by_time.heap[0][0]
-            if self._by_wall.heap:
-                by_wall = self._by_wall.heap[0][0] - (wall - now)
-                if due is None or by_wall < due:
-                    return by_wall
-            return due
+        """When the next is due, by the timeline; `None` if none is armed. While somebody moves one
+        it may be the moment at which that stood."""
+        by_time, by_wall, due = self._by_time.heap, self._by_wall.heap, None
+        try:
+            if by_time:
+                due = by_time[0][0]
+            if by_wall:
+                ahead = by_wall[0][0] - (wall - now)
+                if due is None or ahead < due:
+                    return ahead
+        except IndexError:  # the last one has just left
+            return self.next_ms(now, wall)
+        return due
 
     def moved(self, now: int, wall: int) -> bool:
         """Whether the wall clock has been moved since its index was looked at, and that matters:

@@ -23,7 +23,7 @@ class TaskLine:
     open_since_ms: int | None = None
 
 
-class _Line:
+class Line:
     """A `TaskLine` that changes: a worker's beat may run some hundred times a second."""
 
     __slots__ = (
@@ -64,12 +64,14 @@ class TaskErrors:
     def __init__(self, circuit_failures: int) -> None:
         self._circuit_failures = circuit_failures
         self._lock = make_lock("task errors", LEAF)
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, Line] = {}
 
-    def add(self, name: str) -> None:
-        """Begins a task's line."""
+    def add(self, name: str) -> Line:
+        """Begins a task's line, and returns it: while its task has not failed, `ran` may be called
+        by whoever runs it, without the lock."""
         with self._lock:
-            self._lines[name] = _Line(name)
+            line = self._lines[name] = Line(name)
+        return line
 
     def drop(self, name: str) -> None:
         """Ends it."""
@@ -82,9 +84,7 @@ class TaskErrors:
             line = self._lines.get(name)
             if line is None:
                 return False
-            # `ran`, in line: a background task may run some hundred times a second
-            line.runs += 1
-            line.last_run_ms, line.duration_ms, line.late_ms = at_ms, duration_ms, late_ms
+            line.ran(at_ms, duration_ms, late_ms)
             if not line.in_a_row:
                 return False
             was_open = line.open_since_ms is not None
@@ -96,7 +96,7 @@ class TaskErrors:
     ) -> tuple[TaskLine, bool]:
         """Notes a pass that raised; returns the line, and whether that opened the circuit."""
         with self._lock:
-            line = self._lines.get(name) or _Line(name)
+            line = self._lines.get(name) or Line(name)
             line.ran(at_ms, duration_ms, late_ms)
             line.failures += 1
             line.in_a_row += 1

@@ -104,13 +104,19 @@ class Deadlines:
     def first(self) -> Entry | None:
         """The earliest that still matters; takes stale ones before it out. With more than 512 of
         these it is one of them."""
+        heap = self.heap
+        if not heap and not self.old:
+            return None
         for _ in range(AT_ONCE):
-            heap = self._first()
+            if self.old:
+                heap = self._first()
             if not heap or not is_stale(heap[0]):
                 break
             heappop(heap)
-            self._passed_over()
-        heap = self._first()
+            if self.stale:
+                self.stale -= 1
+        if self.old:
+            heap = self._first()
         return heap[0] if heap else None
 
     def next_ms(self) -> int | None:

@@ -17,6 +17,7 @@ MINUTE_MS = 60_000
 TICK_MS = 1_000
 FACTOR = 0.3
 _MINUTES = 60
+_HOUR_MS = MINUTE_MS * _MINUTES
 _PACKED = struct.Struct("<120I")
 _MOST = 0xFFFFFFFF
 COMPLETED, FAILED = 0, 1
@@ -35,7 +36,7 @@ class Tally:
 
     __slots__ = ("base", "closed", "hour", "looked_ms", "minutes", "next_ms", "rates")
 
-    def __init__(self, totals: Totals, now: int) -> None:
+    def __init__(self, totals: tuple[int, int, int], now: int) -> None:
         self.base = totals
         self.looked_ms = now
         #: when the second of the last look is over
@@ -47,14 +48,14 @@ class Tally:
         self.closed: dict[int, str] = {}
         self.rates = _NO_RATES
 
-    def look(self, totals: Totals, now: int) -> int | None:
+    def look(self, totals: tuple[int, int, int], now: int) -> int | None:
         """Everything counted since the last look ended in the second of that look. Returns the
         number of an hour that is over since then, if one is: its counts are in `closed`."""
         self._count(self.minutes, totals)
         self.rates = self.rates_at(totals, now)
         self.base, self.looked_ms = totals, now
-        self.next_ms = (now // TICK_MS + 1) * TICK_MS
-        hour = now // MINUTE_MS // _MINUTES
+        self.next_ms = now - now % TICK_MS + TICK_MS
+        hour = now // _HOUR_MS
         if hour == self.hour:
             return None
         over, self.hour = self.hour, hour
@@ -64,16 +65,17 @@ class Tally:
         self.minutes = unpacked(self.closed.pop(hour)) if hour in self.closed else []
         return over
 
-    def _count(self, minutes: list[int], totals: Totals) -> None:
-        base = self.base
-        if totals[1:] != base[1:]:
+    def _count(self, minutes: list[int], totals: tuple[int, int, int]) -> None:
+        _, completed, failed = self.base
+        completed, failed = totals[1] - completed, totals[2] - failed
+        if completed or failed:
             if not minutes:
                 minutes += [0] * (2 * _MINUTES)
             at = 2 * (self.looked_ms // MINUTE_MS % _MINUTES)
-            minutes[at] += totals.completed - base.completed
-            minutes[at + 1] += totals.failed - base.failed
+            minutes[at] += completed
+            minutes[at + 1] += failed
 
-    def rates_at(self, totals: tuple[int, ...], now: int) -> Throughput:
+    def rates_at(self, totals: tuple[int, int, int], now: int) -> Throughput:
         """The moving averages as of now; changes nothing, so readers do not disturb them."""
         ticks = now // TICK_MS - self.looked_ms // TICK_MS
         base, rates = self.base, self.rates
@@ -81,14 +83,16 @@ class Tally:
             return rates
         rest = _REST[ticks - 1] if ticks <= len(_REST) else 0.0
         # ends came within the first of these ticks; adds may have come in any
-        even = (totals[0] - base[0]) / ticks
         added, completed, failed = rates
+        more, ended, lost = totals
+        added_before, ended_before, lost_before = base
+        even = (more - added_before) / ticks
         return _tuple(
             Throughput,
             (
                 even + (added - even) * rest * (1 - FACTOR),
-                (completed + (totals[1] - base[1] - completed) * FACTOR) * rest,
-                (failed + (totals[2] - base[2] - failed) * FACTOR) * rest,
+                (completed + (ended - ended_before - completed) * FACTOR) * rest,
+                (failed + (lost - lost_before - failed) * FACTOR) * rest,
             ),
         )
 
@@ -96,7 +100,7 @@ class Tally:
         """Its queue is let go, and when it comes again counts from the beginning; says whether
         there is anything that is worth keeping."""
         self._count(self.minutes, totals)
-        self.base, self.rates = Totals(), _NO_RATES
+        self.base, self.rates = (0, 0, 0), _NO_RATES
         return bool(self.closed) or any(self.minutes)
 
     def restore(self, hour: int, text: str) -> None:

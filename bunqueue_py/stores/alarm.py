@@ -22,10 +22,11 @@ class Alarm:
     its moment is how long the process was frozen.
 
     `due_ms` may be read without the lock to skip a needless `set`. While `served` is False no
-    thread serves it: whoever sets it then calls `start`, after releasing every lock.
+    thread serves it: whoever sets it then calls `start`, after releasing every lock. Where one
+    thread does it all and `sleeps` is False, nobody is to be woken, or to be kept out.
     """
 
-    __slots__ = ("_bell", "_lock", "_rung", "due_ms", "served", "start")
+    __slots__ = ("_bell", "_lock", "_rung", "due_ms", "served", "sleeps", "start")
 
     def __init__(self) -> None:
         self._lock = make_lock("alarm", LEAF)
@@ -34,16 +35,25 @@ class Alarm:
         self._rung = False
         self.due_ms = NEVER
         self.served = True
+        self.sleeps = True
         self.start: Callable[[], None] = _nothing
 
     def set(self, due_ms: int) -> None:
         """Moves the moment to `due_ms` if that is earlier, and wakes the sleeper."""
+        if not self.sleeps:
+            if due_ms < self.due_ms:
+                self.due_ms = due_ms
+            return
         with self._lock:
             if due_ms < self.due_ms:
                 # in this order: an exception between must not leave it moved and nobody woken.
                 # The sleeper looks at it only after this lock is free
                 self._ring()
                 self.due_ms = due_ms
+
+    def move(self, due_ms: int) -> None:
+        """The moment is that one, whatever it was. Where no thread sleeps until it."""
+        self.due_ms = due_ms
 
     def ring(self) -> None:
         """Wakes the sleeper whatever the moment."""

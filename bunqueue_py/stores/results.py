@@ -139,7 +139,16 @@ class ProofStore:
 
     def put(self, job_id: str, proof: Proof) -> None:
         """Remembers the proof; old ones make room."""
-        self.put_many({job_id: proof})
+        with self._lock:
+            newest = self._chunks[-1]
+            if len(newest) >= self.CHUNK:
+                newest = {}
+                self._chunks.append(newest)
+            if job_id not in newest:
+                self._size += 1
+            newest[job_id] = proof
+            if self._size >= self.LIMIT:
+                self._make_room()
 
     def put_many(self, proofs: dict[str, Proof]) -> None:
         """Remembers the proofs, by id, and keeps the dictionary; old ones make room."""

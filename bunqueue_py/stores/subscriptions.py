@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any, Protocol
 
 from ..model.events import EVENT_TYPES, RawEvent
-from ..model.mailbox import EventBox, Inbox
+from ..model.mailbox import EventBox, Inbox, Mailbox
 from ..sync import LEAF, make_lock
 
 Entry = tuple["str | None", "frozenset[str] | None", Inbox]
@@ -99,8 +99,13 @@ class Subscriptions:
         ears = {k: tuple((of, box.offer) for of, _, box in found) for k, found in by_kind.items()}
         heard = {kind: self._to_all(kind, found) for kind, found in ears.items()}
         for kind, found in by_kind.items():
-            if len(found) == 1 and not self.quiet and isinstance(found[0][2], EventBox):
-                heard[kind] = _to_one(kind, found[0][0], found[0][2], heard[kind])
+            if len(found) != 1 or self.quiet:
+                continue
+            of, _, box = found[0]
+            if isinstance(box, EventBox):
+                heard[kind] = _to_one(kind, of, box, heard[kind])
+            elif isinstance(box, Mailbox) and box.keep is not None and of is None:
+                heard[kind] = _to_keeper(kind, box.keep)
         self.entries = entries
         # each in one go: whoever publishes has looked at the one or the other
         self._ears: Mapping[str, Ears] = ears
@@ -207,6 +212,14 @@ def _boxes(entries: tuple[Entry, ...]) -> dict[int, Inbox]:
 def _hears_health(entry: Entry) -> bool:
     queue, types, inbox = entry
     return queue is None and (types is None or "health" in types) and inbox.buffer is not None
+
+
+def _to_keeper(kind: str, keep: Callable[[RawEvent], object]) -> Tell:
+    def tell(source: Source, job_id: str | None, now: int, carried: dict[str, Any] | None) -> None:
+        source.event_seq = number = source.event_seq + 1
+        keep((kind, source.name, job_id, now, number, carried))
+
+    return tell
 
 
 def _to_one(kind: str, of: str | None, box: EventBox, to_all: Tell) -> Tell:

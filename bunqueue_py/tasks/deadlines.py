@@ -19,9 +19,9 @@ def next_due(state: State) -> int | None:
     earliest = None
     for shard in state.shards.shards:
         with shard.lock:
-            due = shard.deadlines.next_ms()
-        if due is not None and (earliest is None or due < earliest):
-            earliest = due
+            first = shard.deadlines.first()
+        if first is not None and (earliest is None or first[0] < earliest):
+            earliest = first[0]
     return earliest
 
 

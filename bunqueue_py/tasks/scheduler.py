@@ -43,7 +43,8 @@ class Task:
     """A tick and what becomes of it.
 
     With a `duty` it runs when that is due; without one, in every pass of its loop. One that has
-    failed is not run before its next try is due, whatever else wakes the loop.
+    failed is not run before its next try is due, whatever else wakes the loop. `ahead_ms` is when
+    it is due, as the last look ahead found it, if it has no duty: `peek` tells that without a pass.
     """
 
     def __init__(
@@ -59,18 +60,21 @@ class Task:
         self.name = name
         self.tick = tick
         self.duty = duty
-        self._peek = peek
+        self.peek = peek
         self._errors = TaskErrors(5) if errors is None else errors
         self._pace = Pace() if pace is None else pace
-        self._not_before = 0
-        self._errors.add(name)
+        #: of one that has failed, when its next try is due
+        self.not_before = 0
+        self.ahead_ms = NEVER
+        #: what it has come to, which whoever runs it writes
+        self.line = self._errors.add(name)
 
     def run(self, clock: Clock, late_ms: int = 0, *, sturdy: bool = True) -> Report:
         """One pass, if it is due; what it raises is logged, and costs the other tasks nothing.
         Unless `sturdy` that holds for errors only, not for Ctrl-C and its like."""
         now = clock.timeline_ms()
-        if now < self._not_before:
-            return Report(0, self._not_before)
+        if now < self.not_before:
+            return Report(0, self.not_before)
         if self.duty is not None:
             late = self.duty.take(now)
             if late is None:
@@ -87,21 +91,17 @@ class Task:
                     self.duty.arm(now)
                 raise
             return self._failed(error, now, clock.effort()[0] - began, late_ms)
-        self._not_before = 0
+        self.not_before = 0
         if report.late_ms is not None:
             late_ms = report.late_ms
-        if self._errors.succeeded(self.name, now, clock.effort()[0] - began, late_ms):
+        took_ms, line = clock.effort()[0] - began, self.line
+        if not line.in_a_row:
+            line.ran(now, took_ms, late_ms)
+        elif self._errors.succeeded(self.name, now, took_ms, late_ms):
             self._pace.told(self.name, None)
         if self.duty is not None and report.next_due is not None:
             self.duty.arm(report.next_due)
         return report
-
-    def look_ahead(self, clock: Clock) -> int | None:
-        """When it is next due, where nothing is due now and it has no duty, which tells that.
-        `peek` does so without a pass."""
-        if self._peek is None or (self._not_before and clock.timeline_ms() < self._not_before):
-            return self.run(clock).next_due
-        return self._peek()
 
     def end(self) -> None:
         """The task will not run any more."""
@@ -113,9 +113,9 @@ class Task:
         delay = min(self._pace.first << min(line.in_a_row - 1, 10), self._pace.slow)
         if line.open_since_ms is not None:
             delay = self._pace.slow
-        self._not_before = now + delay
+        self.not_before = now + delay
         if self.duty is not None:
-            self.duty.arm(self._not_before)
+            self.duty.arm(self.not_before)
         _log.error(
             "background task %r failed, %d times in a row; it is tried again in %g s",
             self.name,
@@ -125,7 +125,7 @@ class Task:
         )
         if opens:
             self._pace.told(self.name, text)
-        return Report(0, self._not_before)
+        return Report(0, self.not_before)
 
 
 def _said(error: BaseException) -> str:
@@ -149,6 +149,11 @@ class TaskLoop:
         self._alarm = alarm
         self._lock = make_lock(f"loop {name}", LEAF)
         self._tasks: tuple[Task, ...] = ()
+        #: those without a duty, which come first, and the duties of the others
+        self._plain: tuple[Task, ...] = ()
+        self._duties: tuple[Duty, ...] = ()
+        #: when the first of these is due, as the last look ahead found it
+        self._first_duty_ms = NEVER
         self._thread: threading.Thread | None = None
         #: the thread that serves it, as that says itself: there is no second one, whatever lands
         #: between its start and the note of it
@@ -163,6 +168,8 @@ class TaskLoop:
         self.on_pass: Callable[[int], None] | None = None
         #: How long after its moment the pass under way began; 0 where the caller steps.
         self.late_ms = 0
+        #: called at the end of `run_ahead`, for what a whole pass also looks at
+        self.ran_ahead: Callable[[], object] = _nothing
         #: asked whenever the thread wakes with nothing due: whether there is something after all
         self.look: Callable[[], bool] = _nothing
         alarm.served = not threaded
@@ -171,13 +178,18 @@ class TaskLoop:
     def add(self, task: Task) -> None:
         """Adds a task; it runs from the next pass on."""
         with self._lock:
-            self._tasks = (*self._tasks, task)
+            self._set((*self._tasks, task))
 
     def remove(self, task: Task) -> None:
         """Takes a task out; a pass that is under way may still run it once."""
         with self._lock:
-            self._tasks = tuple(t for t in self._tasks if t is not task)
+            self._set(tuple(t for t in self._tasks if t is not task))
         task.end()
+
+    def _set(self, tasks: tuple[Task, ...]) -> None:
+        self._tasks = tasks
+        self._plain = tuple(task for task in tasks if task.duty is None)
+        self._duties = tuple(task.duty for task in tasks if task.duty is not None)
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -223,18 +235,63 @@ class TaskLoop:
             self._alarm.set(earliest)
         return done
 
-    def look_ahead(self) -> None:
-        """Sets the alarm to the earliest moment at which there is something to do: where it was
-        set for what has ended since, that is later than it said. Nothing is due now."""
-        self._alarm.clear()
+    def look_ahead(self) -> int:
+        """Moves the alarm to the earliest moment at which there is something to do, and returns it:
+        where it was set for what has ended since, that is later than it said. Nothing is due now,
+        and nobody else acts meanwhile."""
         earliest = NEVER
-        for task in self._tasks:
-            duty = task.duty
-            due = task.look_ahead(self._clock) if duty is None else duty.due_ms
-            if due is not None and due < earliest:
+        for task in self._plain:
+            peek = task.peek
+            if peek is None or task.not_before:
+                due = task.run(self._clock).next_due
+            else:
+                due = peek()
+            if due is None:
+                due = NEVER
+            elif due < earliest:
                 earliest = due
-        if earliest < NEVER:
-            self._alarm.set(earliest)
+            task.ahead_ms = due
+        first = NEVER
+        for duty in self._duties:
+            if duty.due_ms < first:
+                first = duty.due_ms
+        self._first_duty_ms = first
+        if first < earliest:
+            earliest = first
+        self._alarm.move(earliest)
+        return earliest
+
+    def run_ahead(self) -> None:
+        """A pass over the tasks that the last look ahead found to be due now, for which nothing has
+        happened since but time. For others, there is nothing to do."""
+        clock, alarm, first = self._clock, self._alarm, self._first_duty_ms
+        now = clock.timeline_ms()
+        earliest = first if first > now else NEVER
+        # whoever arms a duty from here on moves it, too
+        alarm.move(NEVER)
+        try:
+            for task in self._plain:
+                ahead = task.ahead_ms
+                if ahead <= now:
+                    due = task.run(clock, sturdy=False).next_due
+                    ahead = NEVER if due is None else due
+                elif not task.not_before:
+                    # it would have found nothing, as it does in most passes
+                    task.line.ran(now, 0.0, 0)
+                if ahead < earliest:
+                    earliest = ahead
+            if first <= now:
+                for task in self._tasks:
+                    if task.duty is not None:
+                        due = task.run(clock, sturdy=False).next_due
+                        if due is not None:
+                            alarm.set(due)
+            self.ran_ahead()
+        except BaseException:
+            alarm.set(clock.timeline_ms())
+            raise
+        if earliest < alarm.due_ms:
+            alarm.move(earliest)
 
     def stop(self, timeout: float | None = None) -> bool:
         """Ends the thread; says whether it ended in time. Safe before start and twice, and from

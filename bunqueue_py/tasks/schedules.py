@@ -11,6 +11,8 @@ from .scheduler import Report
 BITE = 256
 RETRY_MS = 1_000
 
+_tuple = tuple.__new__
+
 
 def next_due(state: State) -> int | None:
     """When there is something to do, by the timeline."""
@@ -26,8 +28,7 @@ def tick(
     schedules, storage = state.schedules, state.storage
     if not schedules.of_queue and not schedules.staged:
         return Report(0, None)
-    now, wall = state.now(), state.wall()
-    if late_ms or wall - now != schedules.offset_ms:
+    if late_ms or state.wall() - state.now() != schedules.offset_ms:
         look_around(state, late_ms)
     done = publish(state) if schedules.staged else 0
     fired = fire_due(state, has_worker, BITE)
@@ -40,4 +41,4 @@ def tick(
     if schedules.staged and not schedules.asked:
         # writing fails: nobody will tell when it works again
         due = now + RETRY_MS if due is None else min(due, now + RETRY_MS)
-    return Report(done + fired, due, schedules.late_ms)
+    return _tuple(Report, (done + fired, due, schedules.late_ms))

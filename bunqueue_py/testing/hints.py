@@ -43,7 +43,7 @@ def picture(stage: Stage) -> str:
             for state, n in vars(counts).items()
             if n and state != "total"
         ]
-        crews = [crew for crew in stage.crews() if crew.queue == name]
+        crews = [crew for crew in stage.crews if crew.queue == name]
         lines.append(f"  {name}: {', '.join(told) or 'empty'}; {_staff(crews)}")
         room = SHOWN_JOBS
         found: list[Job] = []
@@ -215,7 +215,7 @@ def way_out(stage: Stage, job: Job) -> str:
     if job.state is JobState.WAITING_CHILDREN:
         return _held_back(stage, job)
     queue = job.queue
-    crews = [crew for crew in stage.crews() if crew.queue == queue]
+    crews = [crew for crew in stage.crews if crew.queue == queue]
     if job.state is JobState.ACTIVE:
         return _out_of_active(stage, job, crews)
     if _paused(stage, queue):
@@ -233,18 +233,17 @@ def way_out(stage: Stage, job: Job) -> str:
             f"Every slot of its workers is taken, by the handlers of {taken}: give the worker a "
             "higher concurrency, lose_worker(), or crash_and_restart()"
         )
-    now, wall = stage.clock.timeline_ms(), stage.clock.wall_ms()
-    held = _held_by_group(stage, job, now)
+    held = _held_by_group(stage, job, stage.clock.timeline_ms())
     if held is not None:
         return held
-    if any(crew.may_run(now, wall) for crew in crews):
+    if any(crew.may_run() for crew in crews):
         return "run_until_idle() runs it"
     return _time_for(stage, queue) or "A limit or a paused group holds it back"
 
 
 def _held_by_group(stage: Stage, job: Job, now: int) -> str | None:
     """What the group of a ready job waits for, if that may not start one now."""
-    queue = stage.queue(job.queue)
+    queue = stage.state.queues.get(job.queue)
     if job.group is None or queue is None or queue.groups is None:
         return None
     with queue.lock:
@@ -307,13 +306,13 @@ def _out_of_active(stage: Stage, job: Job, crews: Sequence[SteppedCrew]) -> str:
 
 
 def _paused(stage: Stage, queue: str) -> bool:
-    state = stage.queue(queue)
+    state = stage.state.queues.get(queue)
     return state is not None and state.paused
 
 
 def _time_for(stage: Stage, queue: str) -> str | None:
     """The `advance` to the next moment at which that queue has a job, if there is one."""
-    state = stage.queue(queue)
+    state = stage.state.queues.get(queue)
     if state is None or state.paused:
         return None
     now, wall = stage.clock.timeline_ms(), stage.clock.wall_ms()

@@ -22,25 +22,25 @@ OPEN = 64
 
 
 class History:
-    """Every event so far, in order. `append` takes one more; `pack`, called now and then, packs
-    what has come. A look at all unpacks each chunk in turn, and holds one at a time."""
+    """Every event so far, in order. Whoever has one more appends it to `recent`; `pack`, called now
+    and then, packs what has come. A look at all unpacks each chunk in turn, and holds one at a
+    time."""
 
     def __init__(self) -> None:
         self._packed: list[bytes | list[RawEvent]] = []
-        self._recent: list[RawEvent] = []
-        self.append: Callable[[RawEvent], None] = self._recent.append
+        self.recent: list[RawEvent] = []
         self._added: dict[str, dict[str, None]] = {}
         self._looked = 0
 
     def __len__(self) -> int:
-        return len(self._packed) * CHUNK + len(self._recent)
+        return len(self._packed) * CHUNK + len(self.recent)
 
     def pack(self) -> None:
         """Packs each whole chunk of what is not packed yet."""
-        recent = self._recent
+        recent = self.recent
         while len(recent) >= CHUNK:
             self._packed.append(_packed(recent[:CHUNK]))
-            # the list itself stays, since `append` is its own
+            # the list itself stays, since others append to it
             del recent[:CHUNK]
 
     def since(self, first: int) -> Iterator[RawEvent]:
@@ -71,7 +71,7 @@ class History:
 
     def _chunk(self, at: int) -> list[RawEvent]:
         if at == len(self._packed):
-            return self._recent
+            return self.recent
         chunk = self._packed[at]
         if isinstance(chunk, list):
             return chunk

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..client.job import Job
+from ..client.listeners import Listeners
 from ..client.protocol import Closable
 from ..client.worker import Worker
 from ..errors import BunqueueError, JobFailedError, StorageLockedError
 from ..model.failure import describe
 from ..model.job import Delivery
 from ..shard.deadlines import LEASE, STALL, TIMEOUT, TTL, Entry, is_stale
-from ..shard.queue_state import QueueState
 from ..state import State
 from ..stores.alarm import NEVER
 from . import hints
@@ -44,13 +44,18 @@ class Stage:
         self.jobs = Jobs(lambda: self.manager)
         self.errors: dict[str, BaseException] = {}
         self.workers: list[Worker] = []
-        self._crews: tuple[SteppedCrew, ...] = ()
+        #: those of the workers that take jobs, in the order in which these started
+        self.crews: tuple[SteppedCrew, ...] = ()
+        self._listeners: tuple[Listeners, ...] = ()
         self.cast: list[tuple[Worker, str, Any, dict[str, Any]]] = []
         self.runs = 0
         self.depth = 0
         self.crashed_in_memory_at: int | None = None
         self._settling = False
-        self._planned: dict[str, deque[Any]] = {}
+        #: whether nothing has happened since the background's loop looked ahead, but time
+        self._looked_ahead = False
+        #: what the next runs in each queue raise
+        self.planned: dict[str, deque[Any]] = {}
         self._interrupt: BaseException | None = None
         try:
             self.manager = SteppedManager(self, storage, clock, ids)
@@ -82,16 +87,20 @@ class Stage:
         """A worker starts."""
         assert isinstance(worker, Worker)
         self.workers.append(worker)
-        self._crews = (*self._crews, _crew(worker))
+        self._look_round()
 
     def left(self, worker: Closable) -> None:
         """A worker has ended; its listeners hear the rest."""
         assert isinstance(worker, Worker)
         if worker in self.workers:
             self.workers.remove(worker)
-            self._crews = tuple(map(_crew, self.workers))
+            self._look_round()
         if worker._listeners.mailbox is not None:
             worker._listeners.mailbox.drain()
+
+    def _look_round(self) -> None:
+        self.crews = tuple(map(_crew, self.workers))
+        self._listeners = tuple(worker._listeners for worker in self.workers)
 
     def added(self, jobs: Iterable[Job]) -> None:
         """Jobs were added, or found to be there."""
@@ -107,10 +116,6 @@ class Stage:
         self.depth += 1
         self.jobs.put(job)
 
-    def ended(self) -> None:
-        """A handler was left."""
-        self.depth -= 1
-
     def raised(self, job: Job, error: BaseException) -> None:
         """What a handler raised; that which is meant for whoever runs the test goes on to him."""
         self.errors[job.id] = error
@@ -120,62 +125,68 @@ class Stage:
 
     def plan_failures(self, queue: str, error: Any, times: int) -> None:
         """Has the next runs in that queue raise the error in place of their handler."""
-        self._planned.setdefault(queue, deque()).extend([error] * times)
+        self.planned.setdefault(queue, deque()).extend([error] * times)
 
     def planned_failure(self, queue: str) -> None:
         """Raises what was planned for the next run, if anything was."""
-        planned = self._planned.get(queue)
+        planned = self.planned.get(queue)
         if planned:
             error = planned.popleft()
             raise error() if isinstance(error, type) else error
 
     # -- what happens now --------------------------------------------------------------------
 
-    def crews(self) -> tuple[SteppedCrew, ...]:
-        """The crews of the workers that take jobs, in the order in which those started."""
-        return self._crews
-
     def duties(self) -> bool:
         """What background threads would do now: heartbeats, deadlines, listeners. Says whether
         there was anything."""
-        manager, now = self.manager, self.clock.timeline_ms()
-        state = manager._state
-        did = False
-        if state.schedules.moved(now, self.clock.wall_ms()):
+        clock, state = self.clock, self.manager._state
+        now, wall = clock.timeline_ms(), clock.wall_ms()
+        did, heard = False, 0
+        if wall - now != state.schedules.offset_ms and state.schedules.moved(now, wall):
             state.alarm.set(now)
         if state.beat.due_ms <= now:
             # first, since what is renewed now does not expire now
-            manager._beat.run_pass()
+            self._looked_ahead = False
+            self.manager._beat.run_pass()
             did = True
         if state.alarm.due_ms <= now:
             self.sweep()
             did = True
-        heard = manager.events.drain() if len(state.events.entries) > 1 else 0
-        for worker in tuple(self.workers):
-            mailbox = worker._listeners.mailbox
-            if mailbox is not None:
-                heard += mailbox.drain()
+        # whatever comes next may be anything
+        self._looked_ahead = False
+        if len(state.events.entries) > 1:
+            heard = self.manager.events.drain()
+        for listeners in self._listeners:
+            if listeners.mailbox is not None:
+                heard += listeners.mailbox.drain()
         return did or heard > 0
 
     def sweep(self) -> None:
         """One pass over the deadlines; what it did is on disk then."""
-        self.manager._loop.run_pass()
-        if self.state.storage is not None:
-            self.state.storage.step()
+        manager = self.manager
+        looked_ahead, self._looked_ahead = self._looked_ahead, False
+        # what an exception has broken off is put right in a whole pass
+        if looked_ahead and not manager._state.shards.shards[0].gate:
+            manager._loop.run_ahead()
+        else:
+            manager._loop.run_pass()
+        storage = manager._state.storage
+        if storage is not None:
+            storage.step()
 
     def settle(self, most: int, *, raise_errors: bool = False) -> int:
         """Runs what is ready until nothing is, while time stands still; returns how many runs.
         Raises if those are more than `most`, or, if so asked, what a job failed for good with."""
         outer, self._settling = self._settling, True
-        began, clock, history = self.runs, self.clock, self.history
+        began, history = self.runs, self.history
         seen = [len(history)] if raise_errors else None
         try:
             busy = True
             did = self._look(seen)
             while busy:
                 busy = False
-                for crew in self.crews():
-                    if not crew.may_run(clock.timeline_ms(), clock.wall_ms()):
+                for crew in self.crews:
+                    if not crew.may_run():
                         continue
                     if self.runs - began >= most:
                         raise self._runaway(self.runs - began, crew.queue)
@@ -241,21 +252,25 @@ class Stage:
         """The next moment after now at which something happens by itself."""
         now, wall = self.clock.timeline_ms(), self.clock.wall_ms()
         due, busy = NEVER, False
-        for crew in self.crews():
+        for crew in self.crews:
             moment = crew.next_ms(now, wall)
             if moment is not None and moment < due:
                 due = moment
-            busy = busy or crew.is_busy
+            if not busy and crew.is_busy:
+                busy = True
         manager = self.manager
         state = manager._state
         if not busy:
             # with empty hands there is nothing to keep alive
-            state.beat.clear()
-        for alarm, loop in ((state.alarm, manager._loop), (state.beat, manager._beat)):
-            if alarm.due_ms < due:
-                # it may stand for what has ended since: a look tells
-                loop.look_ahead()
-                due = min(due, max(alarm.due_ms, now + 1))
+            state.beat.move(NEVER)
+        # they may stand for what has ended since: a look tells
+        if state.alarm.due_ms < due:
+            moment = manager._loop.look_ahead()
+            if moment < due:
+                due = moment if moment > now else now + 1
+            self._looked_ahead = True
+        if state.beat.due_ms < due:
+            due = min(due, max(manager._beat.look_ahead(), now + 1))
         return None if due >= NEVER else due
 
     def advance_to(
@@ -267,6 +282,7 @@ class Stage:
         while True:
             stop = self.next_stop()
             if stop is None or stop > target:
+                self._looked_ahead = False
                 break
             self.clock.move_to(stop)
             room = RUNAWAY if most is None else most - ran
@@ -294,7 +310,7 @@ class Stage:
         """The next moment that brings a job further. A lock that its worker renews for ever, and
         what becomes of finished jobs, do not."""
         now, wall = self.clock.timeline_ms(), self.clock.wall_ms()
-        crews = self.crews()
+        crews = self.crews
         held = {job.token for crew in crews for job in crew.stuck}
         best = min((m for m in (crew.next_ms(now, wall) for crew in crews) if m), default=NEVER)
         for shard in self.state.shards.shards:
@@ -320,8 +336,7 @@ class Stage:
                 return False
 
     def _step_once(self) -> bool:
-        now, wall = self.clock.timeline_ms(), self.clock.wall_ms()
-        return any(crew.may_run(now, wall) and crew.step() for crew in self.crews())
+        return any(crew.may_run() and crew.step() for crew in self.crews)
 
     def no_outcome(self, job_id: str) -> BunqueueError:
         """Why waiting for that job's result would never end."""
@@ -356,7 +371,7 @@ class Stage:
             worker._stopping = True
             worker._ended.set()
         self.workers.clear()
-        self._crews = ()
+        self._look_round()
         if self.manager.kept is None:
             self.crashed_in_memory_at = self.clock.timeline_ms()
         self.manager.crash()
@@ -368,10 +383,6 @@ class Stage:
                 for fn, once in fns:
                     (worker.once if once else worker.on)(event, fn)
             worker.start()
-
-    def queue(self, name: str) -> QueueState | None:
-        """The queue of that name, if there is one."""
-        return self.state.queues.get(name)
 
 
 def _matters(entry: Entry, held: set[str | None]) -> bool:

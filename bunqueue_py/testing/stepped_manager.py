@@ -51,8 +51,9 @@ class SteppedManager(QueueManager):
         )
         if isinstance(self.kept, SqliteStorage):
             self.kept._trust_the_system()
+        self._state.alarm.sleeps = self._state.beat.sleeps = False
         self._backend = SteppedBackend(self._state, self._beat, self._stage)
-        self._state.events.add(Recorder(self._stage.history.append), None, None)
+        self._state.events.add(Recorder(self._stage.history.recent), None, None)
 
     @property
     def kept(self) -> Storage | None:

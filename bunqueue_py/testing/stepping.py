@@ -51,7 +51,11 @@ class StageClock(VirtualClock):
 
     def move_to(self, ms: int) -> None:
         """Moves the timeline, and the wall clock with it, forward to that moment."""
-        self._now = max(self._now, ms)
+        moments = self._moments
+        ahead = ms - moments[0]
+        if ahead > 0:
+            moments[0] = ms
+            moments[1] += ahead
 
     def wait(self, lock: Any, timeout_ms: int | None) -> bool:
         """Takes the lock if it is free, or becomes so by what is due or can run now; raises
@@ -70,12 +74,12 @@ class StageClock(VirtualClock):
 
 
 class Recorder(Mailbox):
-    """Keeps every event, as it was published."""
+    """Puts every event into that list, as it was published."""
 
-    def __init__(self, keep: Callable[[RawEvent], None]) -> None:
+    def __init__(self, kept: list[RawEvent]) -> None:
         super().__init__("harness", lambda item: None, lambda: 0)
         # in the place of `Mailbox.offer`, which it is called as: under a shard's lock
-        self.offer = keep  # type: ignore[method-assign,assignment]
+        self.offer = self.keep = kept.append  # type: ignore[method-assign,assignment]
 
     @property
     def buffer(self) -> Inbox | None:
@@ -107,6 +111,8 @@ class SteppedCrew(Crew):
         #: its process is gone: nothing that it does arrives any more
         self.lost = False
         self._handler, self._route = self._route, self._play
+        # nobody else is there to have the lock
+        self._contended = _nobody
         self._never = False
 
     @property
@@ -136,22 +142,32 @@ class SteppedCrew(Crew):
     @property
     def is_busy(self) -> bool:
         """Whether it has anything in hand."""
-        return any(slot.current is not None or slot.queued or slot.held for slot in self.slots)
+        for slot in self.slots:  # noqa: SIM110 - asked at every stop; a generator takes thrice that
+            if slot.current is not None or slot.queued or slot.held:
+                return True
+        return False
 
-    def may_run(self, now: int, wall: int) -> bool:
+    def may_run(self) -> bool:
         """Whether a step would find a job, as far as that can be told without taking it."""
         queue = self._backend.queues.get(self._queue)
-        if queue is None or queue.paused or self.is_paused or self.stopping or not self._free():
+        if queue is None:
             return False
+        timed, ready = _is_timed(queue), queue.ready
+        if not (timed or ready.lane.records or ready.heaped or ready.lanes is not None):
+            return False
+        if queue.paused or self._paused is not None or self.stopping or self._free() is None:
+            return False
+        if not timed and self._window is None and ready.lanes is None:
+            # what stands in the lane may all be stale
+            return ready.heaped > 0 or len(ready.lane.records) > ready.lane.stale
+        clock = self._backend.clock
+        now, wall = clock.timeline_ms(), clock.wall_ms()
         if self._window is not None and self._window.room(now) <= 0:
             return False
         with queue.lock:
-            ready = queue.ready_count
-            if not ready and not _is_timed(queue):
-                return False
             if queue.room(now) <= 0:
                 return False
-            if ready:
+            if queue.ready_count:
                 return True
             due = queue.next_due(now, wall)
             return due is not None and due <= now
@@ -159,9 +175,9 @@ class SteppedCrew(Crew):
     def next_ms(self, now: int, wall: int) -> int | None:
         """The next moment after now at which time alone may give it something to do."""
         queue = self._backend.queues.get(self._queue)
-        if queue is None or queue.paused or self.is_paused or self.stopping:
+        if queue is None or (self._window is None and not _is_timed(queue)):
             return None
-        if self._window is None and not _is_timed(queue):
+        if queue.paused or self.is_paused or self.stopping:
             return None
         with queue.lock:
             due = queue.next_due(now, wall)
@@ -177,12 +193,13 @@ class SteppedCrew(Crew):
     def step(self) -> bool:
         """One round of a free slot, if one is free and there is a job; says whether it ran."""
         slot = self._free()
-        if slot is None or self.stopping or self.is_paused:
+        if slot is None or self.stopping or self._paused is not None:
             return False
-        window, now = self._window, self._backend.clock.timeline_ms()
-        if window is not None and window.room(now) <= 0:
+        window = self._window
+        if window is not None and window.room(self._backend.clock.timeline_ms()) <= 0:
             return False
-        before, seen = self.stage.runs, -1
+        stage, seen = self.stage, -1
+        before = stage.runs
         while True:
             try:
                 self._round(slot)
@@ -192,7 +209,7 @@ class SteppedCrew(Crew):
                 slot.current = None
                 self._pass_turn(slot)
                 raise
-            if self.stage.runs > before:
+            if stage.runs > before:
                 break
             # so many may be due that they become ready by and by
             last, seen = seen, self._ready()
@@ -200,7 +217,7 @@ class SteppedCrew(Crew):
                 break
         if self.stopping and not self.running:
             self._ended()
-        return self.stage.runs > before
+        return stage.runs > before
 
     def lose(self) -> None:
         """Its process dies: it holds nothing back for anybody."""
@@ -224,9 +241,10 @@ class SteppedCrew(Crew):
         self.running += 1
         stage.began(job)
         try:
-            stage.planned_failure(self._queue)
+            if stage.planned:
+                stage.planned_failure(self._queue)
             result = self._handler(job)
-            if iscoroutine(result):
+            if result is not None and iscoroutine(result):
                 result = run_coroutine(result)
         except BaseException as error:
             if not self.lost:
@@ -237,7 +255,8 @@ class SteppedCrew(Crew):
                 return result
         finally:
             self.running -= 1
-            stage.ended()
+            # the handler was left
+            stage.depth -= 1
         raise NeverEnds
 
     def _failed(self, job: Job, error: BaseException, *, work_done: bool = False) -> None:
@@ -257,14 +276,15 @@ class SteppedCrew(Crew):
         return following
 
 
+def _nobody() -> bool:
+    return False
+
+
 def _is_timed(queue: QueueState) -> bool:
     """Whether time alone may give the queue something to do: most have nothing of the kind."""
-    return bool(
-        queue.delayed.members
-        or queue.anchored.members
-        or queue.groups is not None
-        or queue.limits is not None
-    )
+    if queue.delayed.members or queue.anchored.members:
+        return True
+    return queue.groups is not None or queue.limits is not None
 
 
 class SteppedBackend(EngineBackend):

@@ -407,7 +407,7 @@ MUTATIONS = (
     Mutation(
         "a broken task tried at every wake-up",
         "tasks/scheduler.py",
-        r"if now < self\._not_before:",
+        r"if now < self\.not_before:",
         "if False:",
         ("tests/unit/test_watchmen.py",),
     ),

@@ -136,6 +136,20 @@ SCHEDULE_MUTATIONS = (
         ("tests/unit/test_cron.py::test_the_next_five_are_those_of_the_table",),
     ),
     Mutation(
+        "an even run of times goes on where the clocks are moved",
+        "model/cron.py",
+        r"min\(last - offset, end\)",
+        "(last - offset)",
+        ("tests/unit/test_cron.py",),
+    ),
+    Mutation(
+        "a pass of the harness takes what has come since it looked ahead for nothing",
+        "testing/stage.py",
+        r"looked_ahead, self\._looked_ahead = self\._looked_ahead, False",
+        "looked_ahead = True",
+        ("tests/unit/test_schedulers.py",),
+    ),
+    Mutation(
         "a fixed time looked for in the second hour is in the first",
         "model/cron.py",
         r"if moment\.fold:((?:.|\n)+?)if instant > after:",

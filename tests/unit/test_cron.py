@@ -198,7 +198,19 @@ def test_without_the_extra_the_error_says_how_to_install_it(
 
 
 @pytest.mark.parametrize("tz", ["UTC", "Europe/Rome", "America/New_York", "Australia/Lord_Howe"])
-@pytest.mark.parametrize("expression", ["* * * * *", "0 */2 * * *", "*/20 2 * * MON", "0 0 29 2 *"])
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "* * * * *",
+        "0 */2 * * *",
+        "*/20 2 * * MON",
+        "0 0 29 2 *",
+        "*/15 * * * * *",
+        "30 7-52/5 * * * *",
+        "*/10 5 */6 * * *",
+        "*/7 * * * *",
+    ],
+)
 def test_what_it_remembers_of_its_last_answer_changes_no_other(expression: str, tz: str) -> None:
     asked_before = CronExpression(expression, tz)
     dice = SeededIds(len(expression + tz)).random
@@ -207,7 +219,30 @@ def test_what_it_remembers_of_its_last_answer_changes_no_other(expression: str, 
     for _ in range(25):
         place = places[int(dice() * len(places))]
         after = (place + int((dice() - 0.5) * 180_000)) * 1000
-        for _ in range(2):
+        for _ in range(4):
             found = asked_before.next_ms(after)
             assert found == CronExpression(expression, tz).next_ms(after), after
             after = after if found is None else found
+
+
+@pytest.mark.parametrize("hours", [5, 7, 9])
+@pytest.mark.parametrize(
+    ("expression", "tz", "change"),
+    [
+        ("0 */2 * * *", "Europe/Rome", datetime(2030, 3, 31, 1, tzinfo=timezone.utc)),
+        ("0 */2 * * *", "Europe/Rome", datetime(2030, 10, 27, 1, tzinfo=timezone.utc)),
+        ("30 */3 * * *", "America/New_York", datetime(2030, 3, 10, 7, tzinfo=timezone.utc)),
+        ("*/20 * * * *", "Australia/Lord_Howe", datetime(2030, 4, 6, 15, tzinfo=timezone.utc)),
+        ("*/20 * * * *", "Australia/Lord_Howe", datetime(2030, 10, 5, 15, 30, tzinfo=timezone.utc)),
+    ],
+)
+def test_an_even_run_of_times_ends_where_the_clocks_are_moved(
+    expression: str, tz: str, change: datetime, hours: int
+) -> None:
+    asked_before = CronExpression(expression, tz)
+    after = int((change - timedelta(hours=hours)).timestamp() * 1000)
+    for _ in range(40):
+        found = asked_before.next_ms(after)
+        assert found == CronExpression(expression, tz).next_ms(after), after
+        assert found is not None
+        after = found

@@ -65,7 +65,7 @@ def test_what_is_packed_is_told_as_what_is_not(monkeypatch: pytest.MonkeyPatch) 
         packed = story(h)
         assert len(h._stage.history._packed) > 50
         assert len(h._stage.jobs._packed) > 10
-        assert len(h._stage.history._recent) < 4
+        assert len(h._stage.history.recent) < 4
     assert packed == plain
 
 
@@ -83,8 +83,8 @@ def test_what_cannot_be_packed_is_kept_as_it_is(monkeypatch: pytest.MonkeyPatch)
             queue.add("x", n, custom_id=Text(f"c{n}"), remove_on_complete=True)
             h.run_until_idle()
         assert [job.custom_id for job in h.added(queue)] == [f"c{n}" for n in range(9)]
-        h._stage.history.append(("progress", "q", "j", 0, 99, {"message": Text("m")}))
-        h._stage.history.append(("progress", "q", "j", 0, 100, {"message": "n"}))
+        h._stage.history.recent.append(("progress", "q", "j", 0, 99, {"message": Text("m")}))
+        h._stage.history.recent.append(("progress", "q", "j", 0, 100, {"message": "n"}))
         h._stage.history.pack()
         assert [event.message for event in h.timeline("j")] == ["m", "n"]
 

@@ -5,6 +5,7 @@ It is over 400 lines because each condition of a firing has its own test.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -719,6 +720,56 @@ def test_a_simulated_year_of_one_a_minute_runs_each_minute_once(
         assert [e.type for e in last] == ["cron_fired", "pushed", "active", "completed"]
         assert {event.timestamp for event in last} == {at(days=days)}
         assert h.manager.counts().total == 0
+
+
+@pytest.mark.parametrize("when", [{"every": 60}, {"cron": "* * * * *", "tz": "Europe/Rome"}])
+def test_a_firing_and_its_run_take_few_calls(when: dict[str, Any]) -> None:
+    """A year of one a minute is half a million of these; it was 236 calls once."""
+    calls = 0
+
+    def count(frame: Any, event: str, arg: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    with Harness() as h:
+        queue = h.queue("q")
+        h.worker(queue, lambda job: None)
+        queue.schedulers.upsert("s", job=JobSpec("x", remove_on_complete=True), **when)
+        h.advance(minutes=5)
+        before = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            h.advance(minutes=50)
+        finally:
+            sys.setprofile(before)
+    assert calls / 50 < 160
+
+
+def test_every_pass_of_the_harness_is_told_and_what_has_gone_is_cleaned_up_after() -> None:
+    with Harness() as h:
+        queue = h.queue("q")
+        h.worker(queue, lambda job: None)
+        queue.schedulers.upsert("s", every=60, job=JobSpec("x", remove_on_complete=True))
+        h.advance(minutes=300)
+        runs = {task.name: task.runs for task in h.manager.health().tasks}
+    assert all(runs[name] >= 300 for name in ("deadlines", "schedules", "dependencies"))
+    assert runs["clean-up"] > 0
+
+
+def test_what_a_run_brings_about_in_the_harness_comes_at_its_moment() -> None:
+    """Its passes look only at what was due when it looked ahead."""
+    with Harness() as h:
+        queue, other = h.queue("q"), h.queue("other")
+        h.worker(queue, lambda job: other.add("y", ttl=30) and None)
+        queue.schedulers.upsert("s", every=60, job=JobSpec("x", remove_on_complete=True))
+        h.advance(minutes=2)
+        other.add("z", ttl=70)
+        h.advance(minutes=1)
+        h.advance(minutes=1)
+        failed = [(e.timestamp, e.reason) for e in h.events if e.type == "failed"]
+    # of the last one 30 s are left
+    moments = [at(seconds=90), at(seconds=150), at(seconds=190), at(seconds=210)]
+    assert failed == [(moment, "ttl_expired") for moment in moments]
 
 
 def test_jobs_of_schedulers_are_among_those_that_were_added() -> None:
