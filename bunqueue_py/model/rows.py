@@ -97,9 +97,9 @@ class Marks(NamedTuple):
     """What has changed and is not on disk: the latest value of each key, `None` where it is gone.
 
     `payloads` and `results` have those that stand apart from their job's row; `rest` maps (kind,
-    key) to whatever else there is, as something that JSON can hold. `ended` has those rows of
-    completed jobs, and of running ones, of which all but their run and its end was handed over
-    before: a row in `jobs` that stands there too says nothing else that is new.
+    key) to whatever else there is, as something that JSON can hold. `ended` has those rows of which
+    all was handed over before but that the job's turn came, if it had waited for others, its run
+    and its end: a row in `jobs` that stands there too says nothing else that is new.
     """
 
     jobs: dict[str, JobRow | PlainRow | None]

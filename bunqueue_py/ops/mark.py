@@ -45,13 +45,21 @@ def _mark_oldest_start(dirty: Dirty) -> None:
     delivery = dirty.starts[0]
     record = delivery.record
     if record.delivery is delivery:
-        row, known = row_of(record, seq_of(record) or 0), record.id in dirty.jobs
-        dirty.mark(row)
-        if not known and record.side is None:
-            # as of one that has completed
-            dirty.ended[record.id] = row
+        mark_run(dirty, record)
     # after that: an exception between must not lose it
     dirty.starts.popleft()
+
+
+def mark_run(dirty: Dirty, record: JobRecord) -> None:
+    """The record's turn has come, or its run has begun: nothing else of it has changed since it
+    was marked last."""
+    job_id, jobs, ended = record.id, dirty.jobs, dirty.ended
+    known = job_id in jobs and ended.get(job_id) is not jobs[job_id]
+    row = row_of(record, seq_of(record) or 0)
+    dirty.mark(row)
+    if not known:
+        # as of one that has completed
+        ended[job_id] = row
 
 
 def mark(queue: QueueState, record: JobRecord) -> None:
@@ -91,8 +99,8 @@ def mark_completed(
         result if result is None or len(result) <= INLINE_BYTES else None,
         record.result_size,
     )
-    if not known and side is None:
-        # every change before this one has been handed over; what ties jobs may still be owed
+    if not known:
+        # every change before this one has been handed over
         dirty.ended[job_id] = row
     # a short one is in the row: nothing to keep or to take back
     if result is not None and (dirty.results or len(result) > INLINE_BYTES):

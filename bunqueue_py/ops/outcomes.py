@@ -15,7 +15,7 @@ from ..shard.shard import Shard
 from ..state import State
 from ..stores.dependencies import DEAD, DONE, FREED, GONE, Effect
 from ..stores.results import Proof
-from .mark import MAX_STARTS, mark
+from .mark import MAX_STARTS, mark, mark_run
 
 EDGES_KIND = "edges"
 PROOF_KIND = "proof"
@@ -195,7 +195,7 @@ def mark_late(dirty: Dirty, record: JobRecord) -> None:
 def _mark_oldest_freed(dirty: Dirty) -> None:
     record = dirty.freed[0]
     if record.state in (PENDING, ACTIVE):
-        mark(record.queue, record)
+        mark_run(dirty, record)
     # after that: an exception between must not lose it
     dirty.freed.popleft()
 

@@ -14,7 +14,20 @@ from hypothesis import strategies as st
 
 from bunqueue_py.model.job import ACTIVE, COMPLETED, PENDING
 from bunqueue_py.model.options import Options
-from bunqueue_py.model.rows import ENTERED, INLINE_BYTES, NAME, STATE, JobRow, full_row, row_of
+from bunqueue_py.model.rows import (
+    ENTERED,
+    INLINE_BYTES,
+    NAME,
+    RUN_AT,
+    SEQ,
+    SIDE,
+    STATE,
+    JobRow,
+    full_row,
+    row_of,
+    side_row,
+)
+from bunqueue_py.model.side import Side
 from bunqueue_py.storage.sqlite import schema
 from bunqueue_py.storage.sqlite.packed import make_numbers, pack, pack_ended
 from bunqueue_py.storage.sqlite.rows import COLUMNS, RowDecoder, RowEncoder
@@ -154,6 +167,25 @@ def test_the_end_of_jobs_is_the_same_packed_or_not(results: list[bytes | None], 
         assert by_column.execute(*packed).rowcount == 4
         assert look(by_column) == look(by_value)
         assert look(by_column)[0][0][STATE] == COMPLETED != PENDING
+
+
+@pytest.mark.parametrize("tied", [1, 4])
+def test_the_end_of_tied_jobs_tells_of_the_place_that_they_came_to(tied: int) -> None:
+    before = [full_row(short(i)) for i in range(4)]
+    after = [ended(row, i, None, -1) for i, row in enumerate(before)]
+    for i in range(tied):
+        waited = Side()
+        waited.timeline = NOW + i
+        moved = (*after[i][:SEQ], 70 - i, *after[i][SEQ + 1 : RUN_AT], NOW - i)
+        after[i] = (*moved, *after[i][RUN_AT + 1 : SIDE], side_row(waited), *after[i][SIDE + 1 :])
+    with new_database() as by_value, new_database() as by_column:
+        for connection in (by_value, by_column):
+            put(connection, before)
+        put(by_value, after)
+        packed = pack_ended(after, RowEncoder())
+        assert packed is not None
+        assert by_column.execute(*packed).rowcount == 4
+        assert look(by_column) == look(by_value)
 
 
 def test_the_end_of_a_job_that_is_not_there_is_not_counted() -> None:

@@ -170,11 +170,21 @@ MUTATIONS = (
     Mutation(
         "a job that changed otherwise too is taken to have only ended",
         "ops/mark.py",
-        r"if not known and side is None:",
-        "if side is None:",
+        r"known = job_id in dirty\.jobs",
+        "known = False",
         (
             "tests/unit/test_dirty.py"
             "::test_a_job_that_changed_in_another_way_since_the_cut_has_not_only_ended",
+        ),
+    ),
+    Mutation(
+        "the place of a job that had waited for others is not written with its end",
+        "storage/sqlite/packed.py",
+        r"place = f\"seq=.*\"",
+        'place = ""',
+        (
+            "tests/property/test_sqlite_packed.py"
+            "::test_the_end_of_tied_jobs_tells_of_the_place_that_they_came_to",
         ),
     ),
     Mutation(

@@ -23,6 +23,7 @@ from bunqueue_py.model.rows import (
     row_of,
 )
 from bunqueue_py.ops.mark import mark_completed, mark_start, mark_starts
+from bunqueue_py.ops.outcomes import mark_late, mark_ties
 from bunqueue_py.shard.dirty import Dirty
 from bunqueue_py.shard.queue_state import QueueState
 
@@ -353,11 +354,32 @@ def test_a_job_whose_run_is_under_way_at_the_cut_has_no_other_change(dirty: Dirt
     assert taken(dirty).ended == {}
 
 
-def test_a_job_that_is_tied_has_not_only_ended(dirty: Dirty) -> None:
-    made = record(state=COMPLETED)
+def test_a_tied_job_whose_turn_comes_runs_and_ends_has_no_other_change(dirty: Dirty) -> None:
+    made = record(state=ACTIVE)
+    made.need_side().timeline = 5
+    made.delivery = Delivery(made, "token", None, None, None, True)
+    mark_late(dirty, made)
+    mark_start(dirty, made.delivery)
+    mark_starts(dirty)
+    mark_ties(dirty)
+    cut = taken(dirty)
+    assert cut.ended == cut.jobs != {}
+    assert cut.ended["a"] is cut.jobs["a"]
+    made.state, made.delivery = COMPLETED, None
     made.started_ms, made.key = 2, 7
-    made.need_side()
     mark_completed(dirty, cast(QueueState, Queue), made, None)
+    cut = taken(dirty)
+    assert cut.ended["a"] is cut.jobs["a"]
+
+
+def test_a_tied_job_that_was_marked_otherwise_before_its_turn_is_written_whole(
+    dirty: Dirty,
+) -> None:
+    made = record(state=PENDING)
+    made.need_side().timeline = 5
+    dirty.mark(row(seq=2))
+    mark_late(dirty, made)
+    mark_ties(dirty)
     assert taken(dirty).ended == {}
 
 

@@ -910,6 +910,12 @@ def test_there_is_room_for_what_is_written_in_half_of_the_lag(table: Desk) -> No
     assert table.room == room > desk.MIN_ROOM
 
 
+def test_a_unit_greater_than_the_room_does_not_close_it(table: Desk) -> None:
+    # 100,000 rows/s, in which 2,500 take a quarter of the lag
+    table.landed(1, 20_000, 5.0, 5.2)
+    assert table.room == pytest.approx(2500)
+
+
 def test_a_slow_commit_is_believed_at_once_and_a_fast_one_little_by_little(table: Desk) -> None:
     table.room = 8000.0
     table.landed(1, 4000, 5.0, 5.1)  # four times as long as it may take

@@ -257,7 +257,9 @@ class Desk:
             # half of the time. Most of a small commit's it waits for the disk and the GIL, so its
             # rate says nothing; that it was slow does, and that a great one was quick.
             if rows >= _MIN_ROWS and (slow or rows >= self.room / 4):
-                self.room = max(MIN_ROOM, self.room * min(_GROWTH, quarter / max(took, 0.001)))
+                # a unit may be greater than the room, and is then what the time was spent on
+                fits = max(self.room, rows) * quarter / max(took, 0.001)
+                self.room = max(MIN_ROOM, min(self.room * _GROWTH, fits))
             if rows:
                 self._tidy_at = now + IDLE_AFTER
             served = [ticket for ticket in self._tickets if ticket.cut <= cut]

@@ -31,6 +31,7 @@ from ...model.rows import (
     QUEUE,
     RESULT,
     RESULT_SIZE,
+    RUN_AT,
     SEQ,
     SIDE,
     STARTED,
@@ -44,7 +45,6 @@ MIN_PACKED = 64
 
 MAX_PACKED = 4096
 
-_META = COLUMNS.index("meta")
 _ID_LENGTH = 36
 
 Packed = tuple[str, list[Any]]
@@ -190,10 +190,15 @@ def pack_ended(rows: list[Any], encoder: RowEncoder) -> Packed | None:
         moment = columns.numbers(_column(rows, ENTERED))
         meta = _meta(rows, sizes, columns, encoder)
         result = columns.blobs(results, _absent(results, sizes))
+        place = ""
+        if _column(rows, SIDE).count(None) != columns.count:
+            # one that waited for other jobs, or for a wall clock, got its place when that was over
+            seq, run_at = (columns.numbers(_column(rows, part)) for part in (SEQ, RUN_AT))
+            place = f"seq={seq},run_at={run_at},"
     except _Unfit:
         return None
     text = (
-        f"UPDATE jobs SET state={state},entered={moment},meta={meta},result={result} "
+        f"UPDATE jobs SET {place}state={state},entered={moment},meta={meta},result={result} "
         f"FROM temp.numbers WHERE i<?1 AND jobs.id={at}"
     )
     return text, columns.values
@@ -268,9 +273,7 @@ def _meta(rows: list[Any], sizes: list[int], columns: _Columns, encoder: RowEnco
         if attempts.count(attempts[0]) == sizes.count(sizes[0]) == count:
             return f"{began}||{columns.bind(f',{attempts[0]},{sizes[0]}]')}"
         return f"{began}||','||{columns.digits(attempts)}||','||{columns.digits(sizes)}||']'"
-    values: list[Any] = []
-    encoder.add(rows, values)
-    return columns.texts(values[_META :: len(COLUMNS)])
+    return columns.texts(encoder.metas(rows))
 
 
 def _one_head(names: Sequence[str], options: Sequence[Any]) -> bool:

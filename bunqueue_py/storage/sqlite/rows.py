@@ -28,7 +28,18 @@ from ...durations import shown
 from ...errors import StorageError
 from ...model.job import FAILED
 from ...model.options import MAX_PRIORITY, Options
-from ...model.rows import INLINE_BYTES, PLAIN_WIDTH, JobRow, PlainRow, full_row
+from ...model.rows import (
+    CREATED,
+    DATA,
+    ENTERED,
+    INLINE_BYTES,
+    PLAIN_WIDTH,
+    RESULT,
+    RESULT_SIZE,
+    JobRow,
+    PlainRow,
+    full_row,
+)
 from .meta import (
     LIMIT,
     encode,
@@ -100,6 +111,30 @@ class RowEncoder:
 
     def add(self, rows: Iterable[JobRow | PlainRow], into: list[Any]) -> None:
         """Appends the values of `COLUMNS` for each row."""
+        full = [row if len(row) != PLAIN_WIDTH else full_row(row) for row in rows]
+        for row, meta in zip(full, self.metas(full), strict=True):
+            (job_id, queue, seq, state, priority, run_at, entered), data = row[:CREATED], row[DATA]
+            result, size = row[RESULT], row[RESULT_SIZE]
+            if result is not None:
+                kept: Any = bytearray(result)
+            else:
+                kept = KEEP if 0 <= size <= INLINE_BYTES else ABSENT
+            into += (
+                job_id,
+                queue,
+                seq,
+                state,
+                priority,
+                run_at,
+                entered,
+                meta,
+                ABSENT if data is None else bytearray(data),
+                kept,
+            )
+
+    def metas(self, rows: Iterable[JobRow]) -> list[str | bytearray]:
+        """The metas of the rows."""
+        metas: list[str | bytearray] = []
         # Most rows are of the same kind, and many of the same millisecond, as the one before.
         last_name = last_options = last_created = last_started = last_attempts = last_size = None
         head = ""
@@ -108,26 +143,8 @@ class RowEncoder:
         last_side = None
         text = ""
         for row in rows:
-            (
-                job_id,
-                queue,
-                seq,
-                state,
-                priority,
-                run_at,
-                entered,
-                created,
-                started,
-                attempts,
-                name,
-                options,
-                custom_id,
-                claim,
-                side,
-                data,
-                result,
-                size,
-            ) = row if len(row) != PLAIN_WIDTH else full_row(row)
+            created, started, attempts, name, options, custom_id, claim, side = row[CREATED:DATA]
+            size = row[RESULT_SIZE]
             if name is not last_name or options is not last_options:
                 head = self.head(name, options)
                 waiting = bindable(head + _ROOM)
@@ -153,26 +170,12 @@ class RowEncoder:
                     last_created, last_started = created, started
                     last_attempts, last_size = attempts, size
                 meta = timed
-            elif created != entered or attempts or size >= 0:
+            elif created != row[ENTERED] or attempts or size >= 0:
                 meta = bindable(f"{head},{created},null,{attempts},{size}]")
             else:
                 meta = waiting
-            if result is not None:
-                kept: Any = bytearray(result)
-            else:
-                kept = KEEP if 0 <= size <= INLINE_BYTES else ABSENT
-            into += (
-                job_id,
-                queue,
-                seq,
-                state,
-                priority,
-                run_at,
-                entered,
-                meta,
-                ABSENT if data is None else bytearray(data),
-                kept,
-            )
+            metas.append(meta)
+        return metas
 
     def waiting(self, name: str, options: Options) -> str | bytearray:
         """The whole meta of a job that waits for its first run, and of which there is no more."""
