@@ -8,6 +8,7 @@ from ..model.job import ACTIVE, COMPLETED, FAILED, GATED, PENDING, Delivery, Job
 from ..model.options import Keep
 from ..model.side import AttemptRow
 from ..shard.deadlines import RETENTION
+from ..shard.finished import CHUNK
 from ..shard.keys import departed_key, seq_of
 from ..shard.queue_state import QueueState, finished_size
 from ..state import State
@@ -75,15 +76,18 @@ def complete(
         _vanish(state, queue, record)
     else:
         completed = queue.completed
-        completed.add(record)
-        if completed.size == 1:
+        # what its `add` does, in line
+        newest = completed.newest
+        newest[job_id] = record
+        completed.size = kept = completed.size + 1
+        if len(newest) >= CHUNK:
+            completed.turn()
+        if kept == 1:
             shard.heads.push(queue)
         if shard.dirty is not None:
             mark_completed(shard.dirty, queue, record, data)
         shard.finished += 1
-        shard.finished_bytes += len(record.data)
-        if size > 0:
-            shard.finished_bytes += size
+        shard.finished_bytes += len(record.data) + (size if size > 0 else 0)
         if keep is not False:
             _keep(state, queue, record, keep, now)
     if shard.watched:

@@ -12,6 +12,7 @@ from ..model.job import Delivery, JobRecord
 from ..model.side import side_view
 from ..model.snapshot import JobSnapshot
 from ..shard.deadlines import LEASE, TIMEOUT
+from ..shard.keys import LIMIT
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..shard.stalls import watch
@@ -116,10 +117,16 @@ def pull_one(
         else:
             # the short way of _take, in line: nothing but ready jobs
             ready = queue.ready
-            if groups is None or ready.lane.records or ready.heap or ready.lanes is not None:
+            records, lanes = ready.lane.records, ready.lanes
+            record = None
+            if not ready.heap:
+                # of its `pop`, what finds most jobs
+                if lanes is not None and lanes.order:
+                    record = lanes.pop_high()
+                elif records and 0 < records[0].key < LIMIT:
+                    record = records.popleft()
+            if record is None and (groups is None or records or ready.heap or lanes is not None):
                 record = ready.pop()
-            else:
-                record = None
             if record is None and groups is not None:
                 record = groups.pop()
             if record is not None and record.options.ttl_ms is not None:

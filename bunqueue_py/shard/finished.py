@@ -37,8 +37,12 @@ class Finished:
         self.newest[record.id] = record
         self.size += 1
         if len(self.newest) >= CHUNK:
-            self.newest = {}
-            self._chunks.append(self.newest)
+            self.turn()
+
+    def turn(self) -> None:
+        """The newest dictionary is full: begins another."""
+        self.newest = {}
+        self._chunks.append(self.newest)
 
     def discard(self, record: JobRecord) -> bool:
         """Takes the record out; says whether it was here."""
