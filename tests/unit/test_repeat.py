@@ -95,6 +95,17 @@ def test_the_limit_counts_all_runs(queue: Queue) -> None:
     assert next_at(queue) is None
 
 
+def test_a_wall_clock_set_back_during_a_run_does_not_have_it_run_again(queue: Queue) -> None:
+    manager: Any = queue.manager
+    queue.add("x", repeat=Repeat(cron="0 * * * *"))
+    run(queue)
+    wait(queue, hours=1)
+    job = manager.pull(queue)
+    manager._state.clock.set_wall_clock(at(minutes=10))
+    assert manager.ack(job).applied
+    assert next_at(queue) == at(hours=2)
+
+
 def test_a_cron_expression_plans_by_the_wall_clock(queue: Queue) -> None:
     queue.add("x", repeat=Repeat(cron="0 9 * * *", tz="Asia/Kathmandu"))
     assert run(queue) is not None
