@@ -17,7 +17,7 @@ from ..shard.keys import LIMIT
 from ..shard.queue_state import QueueState
 from ..state import State
 from ..types import JobState
-from .finish import emit, ran_dry, resolve
+from .finish import ran_dry, resolve
 from .mark import mark_completed, mark_start
 from .tally import look, note_run
 
@@ -43,7 +43,7 @@ def take_plain(
     records, active, name = lane.records, queue.active, queue.name
     heap, numbers = shard.deadlines.heap, shard.deadlines.numbers
     new_token, view = state.new_token, state.view
-    heard, dirty = state.events.active is not None, shard.dirty
+    tell, dirty = state.events.active, shard.dirty
     expires_ms = now + lease_ms
     begun = True
     for _ in range(limit):
@@ -68,8 +68,8 @@ def take_plain(
         active[job_id] = record
         heappush(heap, (expires_ms, next(numbers), LEASE, delivery))
         if begun:
-            if heard:
-                emit(state, queue, "active", job_id, now)
+            if tell is not None:
+                tell(queue, job_id, now, None)
             if dirty is not None:
                 mark_start(dirty, delivery)
             begun = not claim
@@ -141,7 +141,7 @@ def complete_plain(
     if now >= queue.look_ms:
         look(state, queue, now)
     times, dirty, watched = shard.times, shard.dirty, shard.watched
-    heard = state.events.completed is not None
+    tell = state.events.completed
     completed = queue.completed
     was_empty = not completed.size
     size = 0
@@ -166,9 +166,8 @@ def complete_plain(
         size += len(record.data)
         if watched:
             resolve(queue, job_id, "completed", data)
-        if heard:
-            carried = None if data is None else {"result": data}
-            emit(state, queue, "completed", job_id, now, carried)
+        if tell is not None:
+            tell(queue, job_id, now, None if data is None else {"result": data})
     count = len(ending)
     if was_empty:
         shard.heads.push(queue)
