@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from heapq import heappush
 
 from ..model.job import Delivery, JobRecord
-from ..model.side import side_view
-from ..model.snapshot import JobSnapshot
+from ..model.snapshot import JobSnapshot, fields_of
 from ..shard.deadlines import LEASE
 from ..shard.keys import LIMIT
 from ..shard.queue_state import QueueState
@@ -40,7 +39,7 @@ def take_plain(
     nothing that comes due, and no ready jobs but those of its lane; with `claim`, only the first
     is begun."""
     shard, lane = queue.shard, queue.ready.lane
-    records, active, name = lane.records, queue.active, queue.name
+    records, active = lane.records, queue.active
     heap, numbers = shard.deadlines.heap, shard.deadlines.numbers
     new_token, view = state.new_token, state.view
     tell, dirty = state.events.active, shard.dirty
@@ -55,8 +54,7 @@ def take_plain(
             if not records:
                 break
             record = records[0]
-        options = record.options
-        if options.runs_alone:
+        if record.options.runs_alone:
             break
         records.popleft()
         token = new_token()
@@ -64,7 +62,7 @@ def take_plain(
         if record.started_ms is not None:
             delivery.before_ms = record.started_ms
         record.start(delivery, now)
-        job_id, side = record.id, record.side
+        job_id = record.id
         active[job_id] = record
         heappush(heap, (expires_ms, next(numbers), LEASE, delivery))
         if begun:
@@ -73,28 +71,7 @@ def take_plain(
             if dirty is not None:
                 mark_start(dirty, delivery)
             begun = not claim
-        views.append(
-            view(
-                job_id,
-                token,
-                (
-                    name,
-                    record.name,
-                    options,
-                    record.data,
-                    record.priority,
-                    _ACTIVE,
-                    record.created_ms,
-                    record.run_at_ms,
-                    now,
-                    None,
-                    record.attempts_made,
-                    record.custom_id,
-                    None if side is None else side_view(side),
-                    record.unique_key,
-                ),
-            )
-        )
+        views.append(view(job_id, token, fields_of(record, _ACTIVE)))
     if views:
         queue.started_ms = now
         if expires_ms < state.alarm.due_ms:

@@ -12,7 +12,7 @@ from ..stores.timings import SAMPLED
 from ..types import Outcome
 from .ack import APPLIED, GONE, ack_batch, judge_token
 from .finish import complete
-from .pull import _start
+from .pull import start_run
 from .recover import check_open, enter
 from .retention import trim
 
@@ -78,7 +78,7 @@ def go_on(
                 and records[0].options.ttl_ms is None
                 and not waiter.cancelled
             ):
-                view = _start(state, queue, records.popleft(), now, lease_ms, owner, True)
+                view = start_run(state, queue, records.popleft(), now, lease_ms, owner, True)
             elif queue.waiters.line:
                 # of those that were let go, nobody has been woken for any
                 queue.wake(queue.ready_count, now)

@@ -132,7 +132,9 @@ def pull_one(
             if record is not None and record.options.ttl_ms is not None:
                 record = _next_unexpired(state, queue, record, group, now)
             view = (
-                None if record is None else _start(state, queue, record, now, lease_ms, owner, True)
+                None
+                if record is None
+                else start_run(state, queue, record, now, lease_ms, owner, True)
             )
         shard.gate = OPEN
     if began_ns and timings is not None and view is not None:
@@ -289,7 +291,7 @@ def _take(
             record = _next_unexpired(state, queue, record, group, now)
         if record is None:
             return []
-        return [_start(state, queue, record, now, lease_ms, owner, True)]
+        return [start_run(state, queue, record, now, lease_ms, owner, True)]
     moved = _promote(state, queue, now)
     opened = 0
     if queue.limits is not None or queue.groups is not None:
@@ -328,7 +330,7 @@ def _take(
                 break
             moved += more
             continue
-        views.append(_start(state, queue, record, now, lease_ms, owner, not views or not claim))
+        views.append(start_run(state, queue, record, now, lease_ms, owner, not views or not claim))
         if len(views) < limit:
             if timed:
                 # a bite for each job: what is due beyond the first has its place by priority
@@ -373,7 +375,7 @@ def _next_unexpired(
     return record
 
 
-def _start(
+def start_run(
     state: State,
     queue: QueueState,
     record: JobRecord,
@@ -382,6 +384,7 @@ def _start(
     owner: str | None,
     begun: bool,
 ) -> JobSnapshot:
+    """Delivers the record, which has left its place: under a new token, and begun or not."""
     shard = queue.shard
     options = record.options
     if options.ttl_ms is not None and record.started_ms is None:

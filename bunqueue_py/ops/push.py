@@ -1,7 +1,4 @@
-"""Push: a job comes in.
-
-It is over 400 lines because its short ways repeat, in line, what its general way does.
-"""
+"""Push: a job comes in."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
 from ..stores.timings import SAMPLED
-from ..types import DEFAULT_HOLD, DEFAULT_MODE, Deduplication, JobState
+from ..types import DEFAULT_HOLD, DEFAULT_MODE, Deduplication
 from .admit import NOTHING, PUSHED, admitted, refusal
 from .commit import cut_short, first_durable, refuse, settle
 from .draft import draft_batch, new_record
@@ -30,8 +27,6 @@ from .recover import enter
 from .repeat import first_run
 from .tally import begin_tally
 from .tie import Batch, tie
-
-_WAITING, _PRIORITIZED = JobState.WAITING, JobState.PRIORITIZED
 
 
 def find_queue(state: State, name: object) -> QueueState:
@@ -109,27 +104,7 @@ def push(
             tell = state.events.pushed
             if tell is not None:
                 tell(queue, job_id, now, PUSHED[priority > 0])
-            # what `new_fields` says, in line
-            job = state.view(
-                job_id,
-                None,
-                (
-                    queue_name,
-                    record.name,
-                    record.options,
-                    record.data,
-                    priority,
-                    _PRIORITIZED if priority > 0 else _WAITING,
-                    now,
-                    now,
-                    None,
-                    None,
-                    0,
-                    None,
-                    None,
-                    None,
-                ),
-            )
+            job = state.view(job_id, None, new_fields(record, queue_name, now))
         else:
             job = admitted(state, queue, record, own, now, known_done)
         shard.gate = OPEN

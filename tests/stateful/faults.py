@@ -48,7 +48,7 @@ MUTATIONS = (
     Mutation(
         "one that must run alone waits in a batch",
         "ops/bulk.py",
-        r"if options\.runs_alone:",
+        r"if record\.options\.runs_alone:",
         "if False:",
         ("tests/unit/test_batches_alike.py",),
     ),
