@@ -40,6 +40,7 @@ from bunqueue_py.storage.sqlite.opening import (
     shrink,
 )
 from bunqueue_py.storage.sqlite.paths import MAX_PATH_BYTES, absolute, check_place
+from bunqueue_py.storage.sqlite.storage import SqliteStorage
 from tests.unit.sqlite_files import (
     add_job,
     as_root,
@@ -75,6 +76,16 @@ ODD_NAMES = [
 ]
 
 
+class OddPath:
+    """Says that it is a path, and is what it is given."""
+
+    def __init__(self, path: object) -> None:
+        self.path = path
+
+    def __fspath__(self) -> object:
+        return self.path
+
+
 def count(connection: sqlite3.Connection) -> int:
     number: int = connection.execute("SELECT COUNT(*) FROM jobs").fetchone()[0]
     return number
@@ -93,6 +104,10 @@ def count(connection: sqlite3.Connection) -> int:
         ("file:jobs.db", "no URI"),
         ("file::memory:?cache=shared", "no URI"),
         ("jobs\0.db", "NUL"),
+        (b"jobs\0.db", "NUL"),
+        ("jobs\ud83d.db", "encoded"),
+        (OddPath(3), "must be a path"),
+        (OddPath("jobs\ud83d.db"), "encoded"),
         ("data/", "no folder"),
         (3, "must be a path"),
         (True, "must be a path"),
@@ -132,6 +147,11 @@ def test_a_relative_path_in_a_folder_that_is_gone_is_a_clear_error(
     gone.rmdir()
     with pytest.raises(StorageError, match="relative to the current folder"):
         absolute("jobs.db")
+    with pytest.raises(StorageError, match="unflushed_dir 'spare' is relative"):
+        SqliteStorage(tmp_path / "jobs.db", unflushed_dir="spare")
+    # as a daemon gives it, whose folder somebody removed
+    whole = str(tmp_path / "jobs.db")
+    assert absolute(whole) == whole
 
 
 def test_every_way_to_write_a_path_leads_to_the_same_file(

@@ -57,6 +57,11 @@ def beside(bench: Bench) -> Path:
     return Path(bench.path + SUFFIX)
 
 
+def with_line(text: str, line: Any) -> str:
+    """That text of such a file, with another line in the place of the last."""
+    return "".join(text.splitlines(keepends=True)[:-1]) + json.dumps(line) + "\n"
+
+
 # -- close -----------------------------------------------------------------------------------------
 
 
@@ -216,6 +221,19 @@ def test_a_file_from_before_the_last_opening_is_too_old(
         lambda text: "[]\n",
         lambda text: '{"other": "file"}\n',
         lambda text: "\x00" * 100,
+        lambda text: "[" * 100_000 + "\n",
+        lambda text: text.replace('"schema"', '"other"'),
+        lambda text: text.replace('"opening"', '"other"'),
+        lambda text: with_line(text, 7),
+        lambda text: with_line(text, ["other", "a"]),
+        lambda text: with_line(text, [["job"], "a"]),
+        lambda text: with_line(text, ["job"]),
+        lambda text: with_line(text, ["job", "a", "b"]),
+        lambda text: with_line(text, ["rest", "kind", "key", "body", "more"]),
+        lambda text: with_line(text, ["payload", "a", None]),
+        lambda text: with_line(text, ["payload", "a", ["b"]]),
+        lambda text: with_line(text, ["payload", "a", 1 << 70]),
+        lambda text: with_line(text, ["payload", "\ud800", ""]),
     ],
 )
 def test_a_damaged_file_is_refused_and_nothing_is_changed(
@@ -251,7 +269,7 @@ def test_what_cannot_be_taken_in_stays_where_it_is(make: Callable[..., Bench]) -
         "CREATE TRIGGER full AFTER INSERT ON jobs WHEN NEW.id = 'many-400' "
         "BEGIN SELECT RAISE(ABORT, 'no'); END"
     )
-    with pytest.raises(sqlite3.IntegrityError):
+    with pytest.raises(StorageCorruptError):
         take_in_unflushed(connection, bench.places)
     assert not connection.in_transaction
     assert bench.ids() == []
@@ -371,6 +389,65 @@ def test_a_file_of_another_user_is_left_alone(
     os.chown(left, 12345, 12345)
     assert make().taken_in == 0
     assert "no file of this user's" in caplog.text
+
+
+@posix
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="gives a file away: root only"
+)
+def test_a_file_of_another_user_that_nobody_may_read_keeps_nobody_from_the_database(
+    make: Callable[..., Bench],
+    temporary: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = make()
+    bench.add("a")
+    blocked(bench)
+    closed_in_vain(bench)
+    (left,) = temporary.iterdir()
+    os.chown(left, 12345, 12345)
+    plain_open = os.open
+
+    def open_as_user(path: Any, *rest: Any) -> int:
+        if str(path) == str(left):
+            raise PermissionError(13, "Permission denied", path)
+        return plain_open(path, *rest)
+
+    monkeypatch.setattr(os, "open", open_as_user)
+    assert make().taken_in == 0
+    os.chown(left, os.geteuid(), -1)
+    with pytest.raises(StorageError, match="Permission denied"):  # what is ours may matter
+        make()
+
+
+@posix
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="gives a file away: root only"
+)
+def test_what_the_databases_owner_left_is_taken_in_by_root_too(make: Callable[..., Bench]) -> None:
+    bench = make()
+    bench.add("a")
+    closed_in_vain(bench)
+    for path in (bench.path, beside(bench)):
+        os.chown(path, 12345, 12345)
+    assert make().taken_in == 1
+
+
+@posix
+@pytest.mark.parametrize("where", ["beside", "temporary"])
+def test_a_pipe_in_its_place_is_not_waited_for(
+    make: Callable[..., Bench], temporary: Path, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = make()
+    bench.add("a")
+    if where == "temporary":
+        blocked(bench)
+    closed_in_vain(bench)
+    left = beside(bench) if where == "beside" else next(temporary.iterdir())
+    left.unlink()
+    os.mkfifo(left)
+    assert make().taken_in == 0
+    assert "left alone" in caplog.text
 
 
 def test_one_that_is_there_already_is_not_overwritten(make: Callable[..., Bench]) -> None:

@@ -22,30 +22,53 @@ def absolute(path: PathInput, option: str = "storage") -> str:
     """The path as absolute text, by the current folder of now; looks at no file.
 
     Raises `ValidationError` for what can name no file: another type, nothing, `":memory:"`, a
-    URI, a NUL, a trailing slash, too long a name.
+    URI, a NUL, a lone surrogate, a trailing slash, too long a name.
     """
-    if isinstance(path, bool) or not isinstance(path, (str, bytes, os.PathLike)):
-        raise ValidationError(f"{option} must be a path, as str, bytes or Path, not {shown(path)}")
-    text = os.fsdecode(path)
+    text = path_text(path, option)
     if not text:
         raise ValidationError(f"{option} must name a file, not be empty; None keeps all in memory")
     if text == ":memory:":
         raise ValidationError(f'{option} must not be ":memory:"; None keeps all in memory')
     if text.startswith("file:"):
         raise ValidationError(f"{option} must be a path and no URI, not {shown(text)}")
-    if "\0" in text:
-        raise ValidationError(f"{option} must not contain NUL, as {shown(text)} does")
     if text.endswith(("/", os.sep)):
         raise ValidationError(f"{option} must name a file and no folder, not {shown(text)}")
+    text = from_here(text, option)
+    _check_length(text, option)
+    return text
+
+
+def path_text(path: object, option: str) -> str:
+    """The path as text that the system takes. Raises `ValidationError` for another type, a NUL,
+    and text that no file can have as its name."""
     try:
-        text = os.path.join(os.getcwd(), text)
+        text = os.fsdecode(path)  # type: ignore[arg-type]
+        os.fsencode(text)
+    except TypeError:  # of a `__fspath__` that returns something else, too
+        raise ValidationError(
+            f"{option} must be a path, as str, bytes or Path, not {shown(path)}"
+        ) from None
+    except UnicodeError as error:
+        raise ValidationError(
+            f"{option} must be text that can be encoded as a file's name, not {shown(path)}"
+        ) from error
+    if "\0" in text:
+        raise ValidationError(f"{option} must not contain NUL, as {shown(text)} does")
+    return text
+
+
+def from_here(text: str, option: str) -> str:
+    """The path as an absolute one. Raises `StorageError` for a relative one where there is no
+    current folder, as in a daemon whose folder was removed."""
+    if os.path.isabs(text) and os.name != "nt":
+        return text
+    try:
+        return os.path.join(os.getcwd(), text)
     except OSError as error:
         raise StorageError(
             f"{option} {shown(text)} is relative to the current folder, which cannot be told: "
             f"{error.strerror}"
         ) from error
-    _check_length(text, option)
-    return text
 
 
 def _check_length(text: str, option: str) -> None:

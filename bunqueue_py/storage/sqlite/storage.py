@@ -17,7 +17,7 @@ from ..base import Changed, Collect, Count, Recovered, Storage, StorageHealth
 from . import backup, verify
 from .desk import Ticket
 from .lookup import Lookup, read_job, read_result
-from .paths import PathInput, absolute
+from .paths import PathInput, absolute, from_here, path_text
 from .rows import RowDecoder
 from .session import Session, Settings, open_session
 from .writer import Writer
@@ -286,12 +286,10 @@ def _not_open(path: str) -> StorageError:
 
 
 def _folder(path: PathInput) -> str:
-    text = ""
-    if isinstance(path, (str, bytes, os.PathLike)):
-        text = os.fsdecode(path)
-    if not text or "\0" in text:
-        raise ValidationError(f"unflushed_dir must be the path of a folder, not {shown(path)}")
-    return os.path.abspath(text)
+    text = path_text(path, "unflushed_dir")
+    if not text:
+        raise ValidationError("unflushed_dir must name a folder, not be empty")
+    return os.path.normpath(from_here(text, "unflushed_dir"))
 
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sqlite3
 import stat
 import tempfile
 import zlib
@@ -97,8 +98,12 @@ def take_in_unflushed(connection: Connection, places: Places) -> int:
     fresh = [(place, lines) for place, head, lines in found if head["opening"] == opening]
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for _, lines in fresh:
-            _apply(connection, lines)
+        for place, lines in fresh:
+            try:
+                _apply(connection, lines)
+            # whatever a line that nobody of us wrote leads to
+            except (*_MALFORMED, *_UNBINDABLE) as error:
+                raise _damaged(place, places.path, error) from error
         schema.write_meta(connection, _OPENINGS, opening + 1)
         connection.execute("COMMIT")
     except BaseException:
@@ -175,32 +180,48 @@ def _base64(data: bytes | bytearray) -> dict[str, str]:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def _open(place: str) -> IO[str] | None:
-    """The file, `None` if there is none. In the temporary folder anybody may put one: what is not
-    this user's own is left alone."""
+def _open(place: str, path: str) -> IO[str] | None:
+    """The file, `None` if there is none. In the temporary folder anybody may put one: what belongs
+    neither to this user nor to the database's owner is left alone, and no pipe is waited for."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
-        descriptor = os.open(place, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+        found = os.lstat(place)
     except FileNotFoundError:
         return None
     except OSError as error:
-        if os.path.islink(place):
-            _log.warning("%s is a symbolic link; it is left alone", place)
-            return None
-        raise StorageError(
-            f"{shown(place)} may hold changes that could not be written to the database, and "
-            f"cannot be read: {error.strerror}. Nothing has been changed"
-        ) from error
-    found = os.fstat(descriptor)
-    if stat.S_ISREG(found.st_mode) and (os.name == "nt" or found.st_uid == os.geteuid()):
+        raise _unreadable(place, error) from error
+    if stat.S_ISLNK(found.st_mode):
+        _log.warning("%s is a symbolic link; it is left alone", place)
+        return None
+    if not _trusted(found, path):
+        _log.warning("%s is no file of this user's; it is left alone", place)
+        return None
+    try:
+        descriptor = os.open(place, flags)
+    except OSError as error:
+        raise _unreadable(place, error) from error
+    if _trusted(os.fstat(descriptor), path):
         return open(descriptor, encoding="ascii")
     os.close(descriptor)
-    _log.warning("%s is no file of this user's; it is left alone", place)
-    return None
+    raise _unreadable(place, OSError(0, "it was replaced meanwhile"))
+
+
+def _trusted(found: os.stat_result, path: str) -> bool:
+    if not stat.S_ISREG(found.st_mode):
+        return False
+    return os.name == "nt" or found.st_uid in (os.geteuid(), os.stat(path).st_uid)
+
+
+def _unreadable(place: str, error: OSError) -> StorageError:
+    return StorageError(
+        f"{shown(place)} may hold changes that could not be written to the database, and "
+        f"cannot be read: {error.strerror}. Nothing has been changed"
+    )
 
 
 def _read(place: str, path: str) -> tuple[dict[str, Any], list[list[Any]]] | None:
     """Header and changes of the file at that place, `None` if there is none for that database."""
-    file = _open(place)
+    file = _open(place, path)
     if file is None:
         return None
     try:
@@ -208,21 +229,35 @@ def _read(place: str, path: str) -> tuple[dict[str, Any], list[list[Any]]] | Non
             head, *lines = (json.loads(line, object_hook=_bytes) for line in file)
         if head["bunqueue_py"] != "unflushed" or head["changes"] != len(lines):
             raise ValueError("it is cut off")
-        elsewhere = head["database"] != path
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise StorageCorruptError(
-            f"{shown(place)} should hold changes that could not be written to {shown(path)}, and "
-            f"is damaged ({error}). Mend it, or move it away to go on without them. Nothing has "
-            "been changed"
-        ) from error
+        elsewhere, version, _ = head["database"] != path, head["schema"], head["opening"]
+    except (OSError, *_MALFORMED) as error:
+        raise _damaged(place, path, error) from error
     if elsewhere and place != path + SUFFIX:
         return None
-    if head["schema"] != schema.VERSION:
+    if version != schema.VERSION:
         raise StorageError(
-            f"{shown(place)} holds changes for schema version {head['schema']}: open the database "
+            f"{shown(place)} holds changes for schema version {shown(version)}: open the database "
             "once with the release that wrote them. Nothing has been changed"
         )
     return head, lines
+
+
+_MALFORMED = (ValueError, LookupError, TypeError, RecursionError)
+_UNBINDABLE = (
+    OverflowError,
+    sqlite3.IntegrityError,
+    sqlite3.InterfaceError,
+    sqlite3.ProgrammingError,
+)
+"""What SQLite, and Python before it, make of values of the wrong kind."""
+
+
+def _damaged(place: str, path: str, error: Exception) -> StorageCorruptError:
+    return StorageCorruptError(
+        f"{shown(place)} should hold changes that could not be written to {shown(path)}, and is "
+        f"damaged ({type(error).__name__}: {error}). Mend it, or move it away to go on without "
+        "them. Nothing has been changed"
+    )
 
 
 def _bytes(parts: dict[str, Any]) -> Any:
@@ -237,14 +272,17 @@ def _apply(connection: Connection, lines: Iterable[list[Any]]) -> None:
         "result": make.put_results,
         "rest": make.put_rest,
     }
-    drop = {"job": make.drop_jobs, "payload": make.drop_payloads, "result": make.drop_results}
+    drop = {
+        "job": make.drop_jobs,
+        "payload": make.drop_payloads,
+        "result": make.drop_results,
+        "rest": make.drop_rest,
+    }
     for what, *values in lines:
-        if len(values) == put[what].width:
-            connection.execute(*put[what].filled(values))
-        elif what == "rest":
-            connection.execute(*make.drop_rest.filled(values))
-        else:
-            connection.execute(*drop[what].filled(values))
+        statement = put[what] if len(values) == put[what].width else drop[what]
+        if len(values) != statement.width:
+            raise ValueError(f"a line has {len(values)} values for a {what}")
+        connection.execute(*statement.filled(values))
 
 
 def _set_aside(place: str, ending: str) -> None:
