@@ -7,9 +7,8 @@ from itertools import count
 from typing import Any
 
 from .clock import Clock
-from .durations import shown
-from .errors import ManagerClosedError, ValidationError
-from .model.checks import checked_iterable, checked_listener
+from .errors import ManagerClosedError
+from .model.checks import checked_choices, checked_listener
 from .model.events import EVENT_TYPES, JobEvent
 from .model.mailbox import EventBox
 from .model.options import checked_queue_name
@@ -91,10 +90,5 @@ class EventHub:
 def _types(types: str | Iterable[str] | None) -> frozenset[str] | None:
     if types is None:
         return None
-    wanted = (types,) if isinstance(types, str) else tuple(checked_iterable(types, "types"))
-    unknown = [kind for kind in wanted if kind not in EVENT_TYPES]
-    if unknown:
-        raise ValidationError(
-            f"types must be among {', '.join(sorted(EVENT_TYPES))}, not {shown(unknown[0])}"
-        )
-    return frozenset(wanted)
+    among = ", ".join(sorted(EVENT_TYPES))
+    return frozenset(checked_choices(types, "types", EVENT_TYPES, among=among))

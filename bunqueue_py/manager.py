@@ -175,6 +175,8 @@ class QueueManager:
         if config is not None and not isinstance(config, ManagerConfig):
             raise ValidationError(f"config must be a ManagerConfig, not {shown(config)}")
         checked_bool(background, "background")
+        if clock is not None and not hasattr(clock, "timeline_ms"):
+            raise ValidationError(f"clock must be a Clock, not {shown(clock)}")
         if background and getattr(clock, "is_virtual", False):
             raise ValidationError(
                 "a virtual clock moves only by hand, and threads would wait on it for ever: "

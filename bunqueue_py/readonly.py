@@ -108,6 +108,8 @@ def open_readonly(
     """
     if serializer is not None:
         ManagerConfig(serializer=serializer)  # which checks it
+    if clock is not None and not hasattr(clock, "timeline_ms"):
+        raise ValidationError(f"clock must be a Clock, not {shown(clock)}")
     reader = Reader(os.path.realpath(absolute(path, "path")))
     written = reader.read(lambda connection: read_meta(connection, "serializer"))
     if serializer is None:

@@ -17,6 +17,7 @@ from types import BuiltinFunctionType
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from bunqueue_py._json_tags import MAX_DEPTH, Tags, a_type, shown
+from bunqueue_py.durations import shown as shown_value
 from bunqueue_py.errors import SerializationError, ValidationError
 
 __all__ = ["MAX_DEPTH", "JsonSerializer", "PickleSerializer", "Serializer"]
@@ -164,7 +165,7 @@ class PickleSerializer:
             raise ValidationError(
                 "Pickle is unsafe: whoever can write to the database can run any code in the "
                 "process that reads it. Use JsonSerializer, or accept the risk with "
-                f"PickleSerializer(allow_unsafe=True); allow_unsafe was {allow_unsafe!r}."
+                f"PickleSerializer(allow_unsafe=True); allow_unsafe was {shown_value(allow_unsafe)}."
             )
 
     def dumps(self, value: object) -> bytes:

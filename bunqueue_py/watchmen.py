@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from .durations import shown
+from .errors import ValidationError
 from .model.health import WorkerInfo
 from .observe.checks import Checks
 from .observe.health import worker_info
@@ -89,5 +91,7 @@ class Workers:
     def get(self, worker_id: str) -> WorkerInfo | None:
         """The worker of that id; `None` if there is none (any more)."""
         check_open(self._state)
+        if not isinstance(worker_id, str):
+            raise ValidationError(f"worker_id must be text, not {shown(worker_id)}")
         entry = self._state.workers.get(worker_id)
         return None if entry is None else worker_info(self._state, entry)

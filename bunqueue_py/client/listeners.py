@@ -58,9 +58,7 @@ class Listeners:
 
     def add(self, event: str, fn: Callable[..., Any], *, once: bool) -> None:
         """Has it called at that event. Raises `ValidationError`."""
-        if event not in self._events:
-            names = ", ".join(self._events)
-            raise ValidationError(f"event must be among {names}, not {shown(event)}")
+        self._check(event)
         checked_listener(fn, "a listener")
         with self._lock:
             if self.mailbox is None and not self._ended:
@@ -79,8 +77,15 @@ class Listeners:
         return EventBox(name, lambda event: self._call(event.type, (event,)), moment, self._loads)
 
     def remove(self, event: str, fn: Callable[..., Any]) -> bool:
-        """Ends what `add` began; says whether there was such a listener."""
+        """Ends what `add` began; says whether there was such a listener. Raises
+        `ValidationError`."""
+        self._check(event)
         return self._drop(event, lambda entry: _same(entry[0], fn))
+
+    def _check(self, event: str) -> None:
+        if not isinstance(event, str) or event not in self._events:
+            names = ", ".join(self._events)
+            raise ValidationError(f"event must be among {names}, not {shown(event)}")
 
     def _drop(self, event: str, is_gone: Callable[[Entry], bool]) -> bool:
         with self._lock:
@@ -151,5 +156,6 @@ class Emitter:
         return fn
 
     def off(self, event: str, fn: Callable[..., Any]) -> bool:
-        """Ends what `on` or `once` began; says whether there was such a listener."""
+        """Ends what `on` or `once` began; says whether there was such a listener. Raises
+        `ValidationError` for an event that does not exist."""
         return self._listeners.remove(event, fn)

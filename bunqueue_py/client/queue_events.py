@@ -14,7 +14,8 @@ from typing import Any
 
 from typing_extensions import Self
 
-from ..errors import BunqueueError
+from ..durations import shown
+from ..errors import BunqueueError, ValidationError
 from ..model.events import EVENT_TYPES, JobEvent, RawEvent, event_of
 from ..model.mailbox import BUFFER_SIZE, Inbox
 from ..model.options import checked_queue_name
@@ -36,7 +37,8 @@ class QueueEvents(Emitter):
     costs nobody else anything: beyond that it loses the oldest, `lost` counts them, and the
     `sequence` of what it gets has a gap.
 
-    `manager`: as for `Queue`. Raises `ManagerClosedError` if that is closed.
+    `manager`: as for `Queue`. Raises `ManagerClosedError` if that is closed, `ValidationError` if
+    it is not the queue's own.
 
     >>> from bunqueue_py import Queue, QueueManager
     >>> with QueueManager() as manager:
@@ -50,12 +52,16 @@ class QueueEvents(Emitter):
 
     def __init__(self, queue: Queue | str | None = None, manager: Manager | None = None) -> None:
         if isinstance(queue, Queue):
-            manager = manager or queue.manager
+            if manager is not None and queue.manager is not manager:
+                raise ValidationError("manager is not the one that the queue belongs to")
+            manager = queue.manager
         name = None if queue is None else checked_queue_name(getattr(queue, "name", queue))
         if manager is None:
             from ..default_manager import get_default_manager
 
             manager = get_default_manager()
+        if not hasattr(manager, "backend"):
+            raise ValidationError(f"manager must be a QueueManager, not {shown(manager)}")
         self._backend: Backend = manager.backend
         self._queue = name
         self._backend.check_open()

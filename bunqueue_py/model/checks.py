@@ -20,6 +20,18 @@ def checked_iterable(value: Any, option: str) -> Iterable[Any]:
     return value  # type: ignore[no-any-return]
 
 
+def checked_choices(
+    values: Any, option: str, known: Iterable[str], *, among: str
+) -> tuple[str, ...]:
+    """One or several of the known texts; `among` is how the error names those."""
+    wanted = (values,) if isinstance(values, str) else tuple(checked_iterable(values, option))
+    for value in wanted:
+        # what is no text may not even be hashable
+        if not isinstance(value, str) or value not in known:
+            raise ValidationError(f"{option} must be among {among}, not {shown(value)}")
+    return wanted
+
+
 def checked_listener(fn: Any, option: str) -> Callable[..., Any]:
     """The function if a thread can call it, and be done with it when it returns."""
     if not callable(fn):

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from ..durations import shown
 from ..errors import ValidationError
-from .checks import checked_iterable, checked_name
+from .checks import checked_choices, checked_name
 
 WEBHOOK_EVENTS = {
     "job.pushed": "pushed",
@@ -122,12 +122,7 @@ def checked_hook(
     """What is to be registered. Raises `ValidationError`, which never shows a secret."""
     checked_target(url)
     assert isinstance(url, str)
-    wanted = (events,) if isinstance(events, str) else tuple(checked_iterable(events, "events"))
-    for event in wanted:
-        if event not in WEBHOOK_EVENTS:
-            raise ValidationError(
-                f"events must be among {', '.join(WEBHOOK_EVENTS)}, not {shown(event)}"
-            )
+    wanted = checked_choices(events, "events", WEBHOOK_EVENTS, among=", ".join(WEBHOOK_EVENTS))
     if not wanted:
         raise ValidationError("events must name at least one")
     if secret is not None and (not isinstance(secret, str) or not 1 <= len(secret) <= MAX_SECRET):

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -168,6 +169,15 @@ def test_a_manager_refuses_what_is_no_storage(storage: Any) -> None:
 def test_background_is_true_or_false(background: Any) -> None:
     with pytest.raises(ValidationError, match="background"):
         QueueManager(background=background)
+
+
+@pytest.mark.parametrize("clock", [0, 5, "", [], object()])
+def test_a_clock_is_one_or_absent(clock: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="clock must be a Clock"):
+        QueueManager(background=False, clock=clock)
+    QueueManager(tmp_path / "jobs.db", background=False).close()
+    with pytest.raises(ValidationError, match="clock must be a Clock"):
+        QueueManager.open_readonly(tmp_path / "jobs.db", clock=clock)
 
 
 def test_memory_storage_and_none_are_the_same() -> None:

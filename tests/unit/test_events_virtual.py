@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bunqueue_py import Backoff, Job, JobEvent, JobSpec, KeepJobs, Queue, QueueManager
+from bunqueue_py import Backoff, Job, JobEvent, JobSpec, KeepJobs, Queue, QueueEvents, QueueManager
 from bunqueue_py.ops.query import check
 from bunqueue_py.testing import SeededIds, VirtualClock
 
@@ -401,11 +401,29 @@ def test_a_listener_hears_its_queue_and_types_alone(manager: QueueManager) -> No
     assert shown["both"] == whole[:2]
 
 
+def test_events_are_of_the_manager_of_their_queue(manager: QueueManager) -> None:
+    other = QueueManager(background=False)
+    with pytest.raises(ValueError, match="not the one that the queue belongs to"):
+        QueueEvents(Queue("q", manager), other)
+    other.close()
+    for wrong in (0, [], "jobs.db", object()):
+        with pytest.raises(ValueError, match="manager must be a QueueManager"):
+            QueueEvents("q", wrong)  # type: ignore[arg-type]
+
+
 def test_what_cannot_be_subscribed_to_is_refused(manager: QueueManager) -> None:
     with pytest.raises(ValueError, match="types must be among"):
         manager.events.subscribe(print, types="finished")
     with pytest.raises(ValueError, match="types must be among"):
         manager.events.subscribe(print, types=["pushed", "finished"])
+    with pytest.raises(ValueError, match=r"types must be among .*, not \['pushed'\]"):
+        manager.events.subscribe(print, types=[["pushed"]])  # type: ignore[list-item]
+    events = QueueEvents("q", manager)
+    for kind in ("finished", ["pushed"], None):
+        with pytest.raises(ValueError, match="event must be among"):
+            events.on(kind, print)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="event must be among"):
+            events.off(kind, print)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="callable"):
         manager.events.subscribe("print")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="queue"):

@@ -622,7 +622,12 @@ def test_a_registered_class_in_the_wrong_shape_is_refused(
 # Pickle
 
 
-@pytest.mark.parametrize("consent", [False, None, 1, "yes"])
+class Shy:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("consent", [False, None, 1, "yes", Shy()])
 def test_pickle_wants_to_be_asked_for(consent: Any) -> None:
     with pytest.raises(ValidationError, match="run any code"):
         PickleSerializer(allow_unsafe=consent)

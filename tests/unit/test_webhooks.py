@@ -125,6 +125,7 @@ def test_what_is_no_plain_http_url_is_refused(manager: QueueManager, url: Any) -
         {"events": "completed"},
         {"events": ["job.completed", "job.gone"]},
         {"events": 3},
+        {"events": [["job.completed"]]},
         {"queue": "no spaces please"},
         {"secret": ""},
         {"secret": 7},

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from bunqueue_py import JobEvent, ManagerClosedError, ManagerConfig, Queue, QueueManager
+from bunqueue_py import (
+    JobEvent,
+    ManagerClosedError,
+    ManagerConfig,
+    Queue,
+    QueueManager,
+    ValidationError,
+)
 from bunqueue_py.ops import staff
 from bunqueue_py.registry.workers import WorkerEntry
 from bunqueue_py.stores.alarm import NEVER
@@ -82,6 +89,8 @@ def test_a_worker_is_listed_from_its_start_to_its_close() -> None:
         assert (info.active, info.processed, info.failed, info.stale) == (0, 0, 0, False)
         assert h.manager.workers.get(info.id) == info
         assert h.manager.workers.get("nobody") is None
+        with pytest.raises(ValidationError, match="worker_id must be text"):
+            h.manager.workers.get([])  # type: ignore[arg-type]
         queue.add_bulk([("n", n) for n in (1, 2, 4)])
         queue.add("n", 0, attempts=1)
         h.run_until_idle()
