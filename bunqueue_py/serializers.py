@@ -165,7 +165,8 @@ class PickleSerializer:
             raise ValidationError(
                 "Pickle is unsafe: whoever can write to the database can run any code in the "
                 "process that reads it. Use JsonSerializer, or accept the risk with "
-                f"PickleSerializer(allow_unsafe=True); allow_unsafe was {shown_value(allow_unsafe)}."
+                "PickleSerializer(allow_unsafe=True); allow_unsafe was "
+                f"{shown_value(allow_unsafe)}."
             )
 
     def dumps(self, value: object) -> bytes:
