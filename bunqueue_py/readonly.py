@@ -208,7 +208,7 @@ class ReadonlyManager:
     def queues(self) -> list[str]:
         """The names of all queues that have jobs or settings, sorted."""
         counts, settings = self._overview(None)
-        return sorted(counts.keys() | settings.keys())
+        return sorted(filter(_names_a_queue, counts.keys() | settings.keys()))
 
     def counts(self, queue: Any = None) -> JobCounts:
         """How many jobs are in each state, of one queue or of all. Reads the whole file."""
@@ -679,6 +679,15 @@ def _job_id(job: Job | str | None) -> str:
 
 def _queue_name(queue: Any) -> str:
     return checked_queue_name(queue.name if hasattr(queue, "add_bulk") else queue)
+
+
+def _names_a_queue(name: object) -> bool:
+    """Whether what stands where a queue's name should can be one; not so in a damaged row."""
+    try:
+        checked_queue_name(name)
+    except ValidationError:
+        return False
+    return True
 
 
 def _states(states: Any) -> tuple[JobState, ...]:

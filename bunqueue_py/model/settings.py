@@ -11,6 +11,8 @@ from ..types import DlqConfig, Duration, FailureReason, StallConfig
 from .options import checked_bool, checked_int
 
 MAX_LETTERS = 1_000_000
+MAX_STALLS = 1_000_000
+MAX_AUTO_RETRIES = 1000
 
 
 class StallSettings(NamedTuple):
@@ -52,7 +54,7 @@ def stall_settings(
     return StallSettings(
         checked_bool(enabled, "enabled"),
         to_ms(interval, "interval", zero=False),
-        checked_int(max_stalls, "max_stalls", 0, 1_000_000),
+        checked_int(max_stalls, "max_stalls", 0, MAX_STALLS),
         to_ms(grace, "grace"),
     )
 
@@ -78,7 +80,7 @@ def dlq_settings(
     return DlqSettings(
         checked_bool(auto_retry, "auto_retry"),
         to_ms(retry_interval, "retry_interval", zero=False),
-        checked_int(max_retries, "max_retries", 0, 1000),
+        checked_int(max_retries, "max_retries", 0, MAX_AUTO_RETRIES),
         None if max_age is None else to_ms(max_age, "max_age", zero=False),
         checked_int(max_entries, "max_entries", 1, MAX_LETTERS),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..model.job_logs import LEVELS, MAX_TEXT
+from ..shard.keys import LIMIT
 from ..shard.shard import Shard
 from ..state import State
 from ..stores.logs import LINES, Line
@@ -72,6 +73,7 @@ def read_line(key: str, body: object) -> tuple[str, Line]:
         number.__class__ is int
         and number >= 0
         and at_ms.__class__ is int
+        and 0 <= at_ms < LIMIT
         and level in LEVELS
         and isinstance(text, str)
         and len(text) <= MAX_TEXT

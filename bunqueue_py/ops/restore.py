@@ -10,9 +10,10 @@ from itertools import chain
 from typing import Any
 
 from ..errors import StorageError
-from ..model.claim import Claim, is_held
+from ..model.checks import checked_queue_name
+from ..model.claim import Claim
 from ..model.failure import Failure, bounded
-from ..model.job import ACTIVE, PENDING, Delivery, JobRecord
+from ..model.job import ACTIVE, FAILED, PENDING, Delivery, JobRecord
 from ..model.rows import ID, PLAIN_WIDTH, QUEUE, SEQ, JobRow, PlainRow, plain_record, record_from
 from ..model.schedule import PROGRESS_KIND, SCHEDULE_KIND
 from ..model.window import RateWindow
@@ -21,7 +22,6 @@ from ..shard.keys import departed_key
 from ..shard.queue_state import QueueState
 from ..shard.settings import restore_group, restore_settings
 from ..shard.shard import BROKEN, OPEN
-from ..shard.unique_keys import stands
 from ..state import State
 from ..storage.base import Recovered
 from ..stores.logs import Line
@@ -33,9 +33,10 @@ from .fire import LATE_MS
 from .flow import drain, look_again
 from .give_back import give_back
 from .log_rows import LOG_KIND, read_line, restore_logs
-from .mark import QUEUE_KIND, mark, mark_group, mark_held, mark_new, mark_queue
+from .mark import QUEUE_KIND, mark, mark_group, mark_new, mark_queue
 from .outcomes import EDGES_KIND, PROOF_KIND
 from .recover import STRAY_SHARE, Found, make_anew
+from .restore_keys import restore_held, take_keys
 from .restore_ties import Ties
 from .retention import trim
 from .schedule import restore_one, stamps
@@ -44,6 +45,7 @@ from .webhooks import WEBHOOK_KIND
 
 _log = logging.getLogger("bunqueue_py.storage")
 _LOST = Failure(FailureReason.WORKER_LOST, "the process ended while the job was active")
+_UNTOLD = Failure(FailureReason.UNKNOWN, "the storage does not tell why the job failed")
 
 
 def restore(state: State, recovered: Recovered) -> None:
@@ -88,12 +90,13 @@ def restore(state: State, recovered: Recovered) -> None:
         _turn_back(state, shift)
     for key, body in held:
         with _passed_over(HELD_KIND, key):
-            _restore_held(state, key, body, shift, now)
+            queue_name, _, name = key.partition("\0")
+            restore_held(state, _queue_of(state, queue_name), name, body, shift, now)
     _restore_schedules(state, schedules, shift, clean=recovered.clean)
     for record in lost:
         _hand_out(state, record, now)
     for part in parts.values():
-        _take_keys(part.others, now)
+        take_keys(part.others, now)
         ties.fasten(state, part.others)
     ties.keep_proofs(state)
     _remember_starts(state, parts, now)
@@ -116,7 +119,10 @@ def restore(state: State, recovered: Recovered) -> None:
 
 
 def _queue_of(state: State, name: str) -> QueueState:
+    """Raises `ValueError` for what can be no queue's name."""
     found = state.queues.get(name)
+    if found is None:
+        checked_queue_name(name)
     return found or state.shards.queue(state.queues, name, partial(begin_tally, state))
 
 
@@ -141,9 +147,16 @@ def _restore_jobs(
             continue
         told += 1
         if row[QUEUE] != name:
-            name = row[QUEUE]
-            found = parts.get(name) or parts.setdefault(name, Found(_queue_of(state, name)))
-            queue = found.queue
+            known = parts.get(row[QUEUE])
+            if known is None:
+                try:
+                    known = Found(_queue_of(state, row[QUEUE]))
+                except ValueError as error:
+                    _log.error("job %s is passed over: %s", row[ID], error)
+                    told -= 1
+                    continue
+                parts[row[QUEUE]] = known
+            name, found, queue = row[QUEUE], known, known.queue
         if len(row) == PLAIN_WIDTH:
             job_id, _, seq, run_at_ms, entered_ms, job_name, options, data = row
             record = plain_record(job_id, queue, run_at_ms, entered_ms, job_name, options, data)
@@ -198,6 +211,9 @@ def _restore_jobs(
                 found.strays += not record.priority
             elif record.state == ACTIVE:
                 lost.append(record)
+            elif record.state == FAILED and (record.side is None or record.side.failure is None):
+                # of a damaged file: a dead letter always has a reason
+                record.need_side().failure = _UNTOLD
         found.others.append(record)
     for found in parts.values():
         queue = found.queue
@@ -254,20 +270,6 @@ def _passed_over(kind: str, key: str) -> Iterator[None]:
         _log.error("%s of %r cannot be understood, and is passed over: %r", kind, key, error)
 
 
-def _restore_held(state: State, name: str, body: Any, shift: int, now: int) -> None:
-    queue_name, _, key = name.partition("\0")
-    job_id, ttl_ms, mode, until_ms = body
-    queue = _queue_of(state, queue_name)
-    if until_ms is None or until_ms - shift <= now:
-        if queue.shard.dirty is not None:
-            queue.shard.dirty.keep(HELD_KIND, name, None)
-        return
-    holder = _gone(state, queue, job_id, key, ttl_ms, mode, until_ms - shift)
-    queue.unique_keys.hold_for(holder)
-    if shift:
-        mark_held(queue, holder)
-
-
 def _restore_schedules(
     state: State, found: dict[str, dict[str, Any]], shift: int, *, clean: bool
 ) -> None:
@@ -283,30 +285,6 @@ def _restore_schedules(
             come = found[PROGRESS_KIND].get(name)
             with queue.lock:
                 restore_one(state, queue, schedule_id, body, come, shift)
-
-
-def _gone(
-    state: State,
-    queue: QueueState,
-    job_id: str,
-    key: str,
-    ttl_ms: int | None,
-    mode: int,
-    until_ms: int,
-) -> JobRecord:
-    """Stands for a job that is gone and holds its key on."""
-    record = JobRecord(job_id, queue, "", state.options.default, 0, b"")
-    record.created_ms = record.run_at_ms = record.entered_ms = 0
-    record.unique_key, record.claim = key, Claim(ttl_ms, mode, True, until_ms)
-    record.remove()
-    return record
-
-
-def _take_keys(records: Iterable[JobRecord], now: int) -> None:
-    """Keys that finished jobs hold by time; those of live ones the rebuild finds by itself."""
-    for record in records:
-        if record.state > ACTIVE and is_held(record.claim) and stands(record, now):
-            record.queue.unique_keys.hold_for(record)
 
 
 def _remember_starts(state: State, parts: dict[str, Found], now: int) -> None:
@@ -326,7 +304,7 @@ def _remember_starts(state: State, parts: dict[str, Found], now: int) -> None:
             continue
         names = {None, None if record.side is None else record.side.group}
         for key in ((record.queue, name) for name in names):
-            if key in windows and record.started_ms + windows[key].per_ms > now:
+            if key in windows and now - windows[key].per_ms < record.started_ms <= now:
                 starts[key].append(record.started_ms)
     for key, window in windows.items():
         window.starts.extend(sorted(starts[key])[-window.max :])
@@ -362,8 +340,12 @@ def _bury(state: State, broken: list[StorageError]) -> None:
         if not isinstance(job_id, str) or not isinstance(name, str) or job_id in state.index:
             _log.error("a row of the storage was passed over: %s", error)
             continue
+        try:
+            queue = _queue_of(state, name)
+        except ValueError as why:
+            _log.error("the row of job %s was passed over: %s; and %s", job_id, error, why)
+            continue
         _log.error("job %s cannot be recovered and goes to the dead letters: %s", job_id, error)
-        queue = _queue_of(state, name)
         data = raw[8] if len(raw) > 8 and isinstance(raw[8], bytes) else b""
         record = JobRecord(job_id, queue, "undecodable", state.options.default, 0, data)
         with queue.lock:

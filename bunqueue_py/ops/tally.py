@@ -6,6 +6,7 @@ from __future__ import annotations
 from ..model.figures import Totals
 from ..model.job import JobRecord
 from ..shard.dirty import minutes_name
+from ..shard.keys import LIMIT
 from ..shard.queue_state import QueueState
 from ..shard.shard import Times
 from ..shard.tally import Tally, packed
@@ -114,7 +115,7 @@ def mark_last(state: State, queue: QueueState, now: int) -> None:
 
 def restore_minutes(state: State, queue: QueueState, hour_text: str, body: object) -> None:
     """Takes in what a file tells of one hour, unless that is too long ago. Raises `ValueError`."""
-    hour, now = int(hour_text), state.now()
+    hour, now = _hour(hour_text), state.now()
     if not isinstance(body, str):
         raise ValueError("the counts of an hour are a text")
     if hour < now // _HOUR_MS - state.config.completed_metrics_days * _HOURS:
@@ -129,7 +130,14 @@ def read_hour(which: int, key: str, body: object) -> list[tuple[int, int]]:
     """The (moment, count) of the minutes of a row that a file keeps. Raises `ValueError`."""
     if not isinstance(body, str):
         raise ValueError("the counts of an hour are a text")
-    return Tally.points_of(which, int(key.partition("\0")[2]), body)
+    return Tally.points_of(which, _hour(key.partition("\0")[2]), body)
+
+
+def _hour(text: str) -> int:
+    hour = int(text)
+    if not 0 <= hour * _HOUR_MS < LIMIT:
+        raise ValueError("an hour that no clock has shown")
+    return hour
 
 
 def totals_of(queue: QueueState) -> Totals:

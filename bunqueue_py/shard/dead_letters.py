@@ -39,6 +39,9 @@ class DeadLetters:
         side = record.need_side()
         if side.letter is None:
             side.letter = Letter(record.entered_ms)
+        elif side.letter.since_ms > record.entered_ms:
+            # of a damaged file, or of one that another clock wrote
+            side.letter.since_ms = record.entered_ms
         return self.arm(record, deadlines)
 
     def excess(self) -> list[JobRecord]:

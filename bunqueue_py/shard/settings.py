@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..model.settings import DlqSettings, StallSettings
+from ..durations import MAX_DURATION_MS
+from ..model.checks import checked_bool, checked_int, checked_name
+from ..model.settings import (
+    MAX_AUTO_RETRIES,
+    MAX_LETTERS,
+    MAX_STALLS,
+    DlqSettings,
+    StallSettings,
+)
+from ..model.window import MAX_PER_WINDOW
 from .group import Group
+from .keys import LIMIT
 from .limiter import Limits
 from .queue_state import QueueState
 
@@ -34,19 +44,23 @@ def group_body(group: Group) -> _Parts | None:
 
 
 def restore_settings(queue: QueueState, body: _Parts) -> None:
-    """Gives the queue, which has no jobs yet, the settings of that body."""
-    queue.paused = bool(body.get("paused", False))
-    if "limits" in body:
-        queue.limits = _limits(body["limits"])
-    if "stalls" in body:
-        queue.stalls = StallSettings(*body["stalls"])
-    if "dlq" in body:
-        queue.dead.settings = DlqSettings(*body["dlq"])
+    """Gives the queue, which has no jobs yet, the settings of that body. Raises `ValueError` and
+    the like, with nothing changed, for one that no queue can have had: a file may be damaged, and
+    what is out of its bounds would break the engine somewhere else."""
+    paused = checked_bool(body.get("paused", False), "paused")
+    limits = _limits(body["limits"]) if "limits" in body else None
+    stalls = _stalls(*body["stalls"]) if "stalls" in body else queue.stalls
+    dlq = _dlq(*body["dlq"]) if "dlq" in body else queue.dead.settings
+    queue.paused, queue.limits = paused, limits
+    queue.stalls, queue.dead.settings = stalls, dlq
 
 
 def restore_group(queue: QueueState, name: str, body: _Parts) -> None:
-    """Gives that group of the queue, which has no jobs yet, the settings of that body."""
-    paused, limits = bool(body["paused"]), _limits(body["limits"]) if body["limits"] else None
+    """Gives that group of the queue, which has no jobs yet, the settings of that body. Raises as
+    `restore_settings` does."""
+    checked_name(name, "group")
+    paused = checked_bool(body["paused"], "paused")
+    limits = _limits(body["limits"]) if body["limits"] else None
     groups = queue.need_groups()
     group = groups.get(name)
     group.paused, group.limits, group.stored = paused, limits, True
@@ -68,8 +82,40 @@ def _limits_parts(limits: Limits) -> _Parts:
 
 def _limits(parts: _Parts) -> Limits:
     limits = Limits()
-    limits.concurrency = parts.get("concurrency")
-    limits.cool_until_ms = parts.get("cool_until", 0)
+    concurrency = parts.get("concurrency")
+    if concurrency is not None:
+        limits.concurrency = checked_int(concurrency, "concurrency", 1, MAX_PER_WINDOW)
+    limits.cool_until_ms = _moment(parts.get("cool_until", 0), "cool_until")
     if "max" in parts:
-        limits.set_window(parts["max"], parts["per"], parts["ends"], 0)
+        limits.set_window(
+            checked_int(parts["max"], "max", 1, MAX_PER_WINDOW),
+            checked_int(parts["per"], "per", 1, MAX_DURATION_MS),
+            None if parts["ends"] is None else _moment(parts["ends"], "ends"),
+            0,
+        )
     return limits
+
+
+def _moment(value: object, option: str) -> int:
+    return checked_int(value, option, 0, LIMIT - 1)
+
+
+def _stalls(enabled: object, interval: object, max_stalls: object, grace: object) -> StallSettings:
+    return StallSettings(
+        checked_bool(enabled, "enabled"),
+        checked_int(interval, "interval", 1, MAX_DURATION_MS),
+        checked_int(max_stalls, "max_stalls", 0, MAX_STALLS),
+        checked_int(grace, "grace", 0, MAX_DURATION_MS),
+    )
+
+
+def _dlq(
+    auto_retry: object, interval: object, max_retries: object, max_age: object, max_entries: object
+) -> DlqSettings:
+    return DlqSettings(
+        checked_bool(auto_retry, "auto_retry"),
+        checked_int(interval, "retry_interval", 1, MAX_DURATION_MS),
+        checked_int(max_retries, "max_retries", 0, MAX_AUTO_RETRIES),
+        None if max_age is None else checked_int(max_age, "max_age", 1, MAX_DURATION_MS),
+        checked_int(max_entries, "max_entries", 1, MAX_LETTERS),
+    )
