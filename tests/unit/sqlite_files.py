@@ -119,6 +119,12 @@ def damage(path: Path, offset: int, content: bytes) -> None:
         file.write(content)
 
 
+def garble_schema(path: Path) -> None:
+    """Puts bytes that are no text into the statement that made a table, so that SQLite's message
+    about it cannot be read either."""
+    damage(path, path.read_bytes().index(b"CREATE TABLE jobs") + 3, b"\xff")
+
+
 def fork(child: Callable[[], object]) -> int:
     """The pid of a forked child that runs the call and ends with it: code 1 if it raised."""
     with warnings.catch_warnings():

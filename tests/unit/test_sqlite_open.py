@@ -47,6 +47,7 @@ from tests.unit.sqlite_files import (
     crash_copy,
     damage,
     folder,
+    garble_schema,
     make_file,
     make_unclean,
     mounted,
@@ -561,6 +562,17 @@ def test_a_damaged_index_found_after_a_crash_refuses_the_file_untouched(path: Pa
     make_unclean(path, jobs=300)
     damage(path, page_of(path, "sqlite_autoindex_jobs_1") + 4000, b"\xff" * 96)
     refuses(path, StorageCorruptError, r"damaged, and has not been touched: .*\.recover")
+
+
+@pytest.mark.parametrize("make", [make_file, make_unclean])
+def test_a_schema_that_cannot_even_be_quoted_is_damage(
+    path: Path, make: Callable[[Path], Path]
+) -> None:
+    make(path)
+    garble_schema(path)
+    refuses(path, StorageCorruptError, "damaged")
+    with pytest.raises(StorageCorruptError, match="damaged"):
+        read(str(path), count)
 
 
 @pytest.mark.parametrize("keep", [0.9, 0.5, 0.1])

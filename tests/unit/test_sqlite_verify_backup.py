@@ -34,6 +34,7 @@ from tests.unit.sqlite_files import (
     crash_copy,
     damage,
     folder,
+    garble_schema,
     make_file,
     make_unclean,
     mounted,
@@ -287,6 +288,20 @@ def test_damage_in_the_source_is_told_of_the_source(path: Path, target: Path) ->
     assert names(target.parent) == []
 
 
+def test_a_schema_that_cannot_even_be_quoted_is_damage(path: Path, target: Path) -> None:
+    make_file(path, jobs=3)
+    backup(path, target)
+    for garbled in (path, target):
+        garble_schema(garbled)
+    report = checked(path)
+    assert not report.ok
+    assert "damaged" in report.problems[0]
+    make_file(path.with_name("other.db"), jobs=3)
+    for source in (path, path.with_name("other.db")):  # as source and as target
+        with pytest.raises(StorageCorruptError, match="damaged"):
+            backup(source, target)
+
+
 class Interrupt(BaseException):
     """As Ctrl-C."""
 
@@ -426,6 +441,24 @@ def test_what_does_not_belong_together_is_told(path: Path, problem: str, stateme
     assert not report.ok
     assert report.problems == (problem,)
     assert report.jobs is not None
+
+
+def test_a_queue_of_which_no_state_can_be_read_is_counted_as_nothing(path: Path) -> None:
+    make_file(path, jobs=1)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(
+            "UPDATE sqlite_schema SET sql = replace(sql, 'state INTEGER NOT NULL', 'state')"
+        )
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("UPDATE jobs SET state = NULL")
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(
+            "UPDATE sqlite_schema SET sql = replace(sql, 'state,', 'state INTEGER NOT NULL,')"
+        )
+    report = checked(path)
+    assert not report.ok
+    assert report.jobs == JobCounts()
 
 
 def test_rows_that_cannot_be_read_are_named_and_the_others_counted(path: Path) -> None:

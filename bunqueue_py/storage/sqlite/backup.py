@@ -11,7 +11,16 @@ from ...clock import Clock
 from ...durations import shown
 from ...errors import StorageCorruptError, StorageError, StorageFullError, ValidationError
 from . import schema
-from .connection import connect, connect_frozen, early_header, explained, has_log, header, read
+from .connection import (
+    SQLITE_ERRORS,
+    connect,
+    connect_frozen,
+    early_header,
+    explained,
+    has_log,
+    header,
+    read,
+)
 from .ownership import Ownership
 from .paths import PathInput, absolute, check_place
 
@@ -58,8 +67,8 @@ def _check_replaceable(real: str) -> None:
             # A log would be taken for that of the copy. Closing the last connection ends it.
             with closing(connect(real, "mode=rw")) as connection:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    except (sqlite3.Error, StorageError) as error:
-        what = explained(error, real) if isinstance(error, sqlite3.Error) else error
+    except (*SQLITE_ERRORS, StorageError) as error:
+        what = explained(error, real) if isinstance(error, SQLITE_ERRORS) else error
         kind = StorageCorruptError if isinstance(what, StorageCorruptError) else StorageError
         raise kind(
             f"target is there already and is not replaced: {what}. Name a new file, or remove it"

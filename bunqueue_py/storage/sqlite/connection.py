@@ -66,16 +66,23 @@ _TEXTS = {
 _TEXTS[_LOCKED] = _TEXTS[_PROTOCOL] = _TEXTS[_BUSY]
 
 
+SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""What a call into SQLite raises. The second comes where SQLite quotes in its message what stands
+in a damaged schema, and Python cannot read that."""
+
+
 def code_of(error: BaseException) -> int | None:
     """SQLite's result code (the primary one), `None` where it cannot be told."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     if code is None:
         text = str(error)
+        if not text and type(error) is sqlite3.DatabaseError:
+            return _CORRUPT  # as Python 3.10 tells of what it cannot read in the message
         return next((code for start, code in _MESSAGES.items() if text.startswith(start)), None)
     return code & 0xFF
 
 
-def explained(error: sqlite3.Error | OSError, path: str) -> StorageError:
+def explained(error: sqlite3.Error | UnicodeDecodeError | OSError, path: str) -> StorageError:
     """The error to raise, `from error`: `StorageFullError`, `StorageCorruptError` or plain
     `StorageError`, which says what happened to the file at `path` and what to do."""
     where = shown(path)
@@ -83,6 +90,8 @@ def explained(error: sqlite3.Error | OSError, path: str) -> StorageError:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return StorageFullError(f"{where}: {_TEXTS[_FULL]}")
         return StorageError(f"{where}: {error.strerror or error}")
+    if isinstance(error, UnicodeDecodeError):
+        return StorageCorruptError(f"{where}: {_TEXTS[_CORRUPT]}")
     code, told = code_of(error), f" (SQLite: {error})"
     if code == _FULL or (code == _IOERR and _no_room(path)):
         return StorageFullError(f"{where}: {_TEXTS[_FULL]}{told}")
@@ -250,7 +259,7 @@ def read(path: str, action: Callable[[Connection], T]) -> T:
         if not frozen or _stamp(path) == stamp:
             return found
         failure = StorageError(f"{shown(path)} is opened and closed again and again; try later")
-    if isinstance(failure, sqlite3.Error):
+    if isinstance(failure, SQLITE_ERRORS):
         raise explained(failure, path) from failure
     assert failure is not None
     raise failure

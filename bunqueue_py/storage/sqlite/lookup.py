@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterable
 from sqlite3 import Connection
 from typing import Any
@@ -23,7 +22,7 @@ from ...model.rows import (
     with_data,
 )
 from ...sync import CONNECTION, make_lock
-from .connection import connect_readonly, explained, leak
+from .connection import SQLITE_ERRORS, connect_readonly, explained, leak
 from .recovery import STORED, text_or_bytes, whole_row
 from .rows import RowDecoder, UndecodableRowError, bindable
 
@@ -100,7 +99,7 @@ class Lookup:
                 self._connection = connect_readonly(self.path)
                 self._connection.text_factory = text_or_bytes
             return self._connection.execute(query, values).fetchall()
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             # whatever is wrong with this one, the next read opens another
             self._drop()
             raise explained(error, self.path) from error

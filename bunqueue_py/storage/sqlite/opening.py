@@ -15,6 +15,7 @@ from ...errors import StorageCorruptError, StorageError
 from . import schema
 from .backup import copy_database
 from .connection import (
+    SQLITE_ERRORS,
     Header,
     code_of,
     connect_frozen,
@@ -72,7 +73,7 @@ def open_database(
         except BaseException:
             connection.close()
             raise
-    except (sqlite3.Error, OSError) as error:
+    except (*SQLITE_ERRORS, OSError) as error:
         raise explained(error, path) from error
     return Opened(connection, found in (None, 1), found is None, migrated_from)
 
@@ -84,7 +85,7 @@ def close_database(connection: Connection, path: str) -> None:
         with closing(connection):
             schema.write_meta(connection, "clean", 1)
             checkpoint(connection)
-    except sqlite3.Error as error:
+    except SQLITE_ERRORS as error:
         raise explained(error, path) from error
 
 

@@ -82,7 +82,11 @@ def count_jobs(
     rows = connection.execute(
         f"SELECT queue, {columns} FROM jobs {only}GROUP BY queue", {"now": now_ms, "queue": queue}
     )
-    return {queue: JobCounts(**dict(zip(names, sums, strict=True))) for queue, *sums in rows}
+    # a sum over nothing but damaged rows is none
+    return {
+        queue: JobCounts(**{name: n or 0 for name, n in zip(names, sums, strict=True)})
+        for queue, *sums in rows
+    }
 
 
 def count_priorities(connection: Connection, queue: str) -> dict[int, int]:

@@ -11,10 +11,10 @@ from sqlite3 import Connection
 from typing import Any
 
 from ...durations import shown
-from ...errors import StorageError
+from ...errors import StorageCorruptError, StorageError
 from ...model.job import PENDING
 from ...model.rows import DATA, JobRow, PlainRow
-from .connection import explained
+from .connection import SQLITE_ERRORS, explained
 from .meta import LIMIT
 from .rows import ABSENT, COLUMNS, RowDecoder, UndecodableRowError, text_of
 
@@ -87,12 +87,18 @@ def stored_jobs(
             except sqlite3.OperationalError as error:
                 if not _is_of_text(error):
                     raise
-            (last,) = connection.execute(_ROWID, (last, done - before)).fetchone()
+            found = connection.execute(_ROWID, (last, done - before)).fetchone()
+            (last,) = found or (0,)
             with lenient(connection):
                 raw = connection.execute(f"{_JOBS} LIMIT 1", (last - 1,)).fetchone()
+            if found is None or raw is None:
+                raise StorageCorruptError(
+                    f"{shown(path)}: it is damaged: a row that has just been there is not found "
+                    "again. Open a backup of it"
+                )
             done += 1
             yield whole_row(decoder, _with_payload(connection, raw))
-    except sqlite3.Error as error:
+    except SQLITE_ERRORS as error:
         raise explained(error, path) from error
 
 

@@ -15,7 +15,7 @@ from ...errors import StorageError
 from ...model.options import Options
 from ..base import Changed, Collect, Count
 from .commits import Committer
-from .connection import connect_writable, explained, leak
+from .connection import SQLITE_ERRORS, connect_writable, explained, leak
 from .lookup import Lookup
 from .opening import check_serializer, close_database, open_database
 from .ownership import Ownership
@@ -66,7 +66,7 @@ def open_session(
             )
         except BaseException as error:
             _close(opened.connection, real, clean=opened.clean)
-            if isinstance(error, (sqlite3.Error, OSError)):
+            if isinstance(error, (*SQLITE_ERRORS, OSError)):
                 raise explained(error, real) from error
             raise
     except BaseException:
