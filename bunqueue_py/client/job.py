@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..durations import ms_to_moment, optional_moment
 from ..errors import JobNotFoundError, SerializationError
 from ..model.cancel import Cancellation
+from ..model.failure import undecodable_of
 from ..model.flow_node import FlowNode
 from ..model.job import plain_timeline
 from ..model.job_logs import LogPage
@@ -69,7 +70,8 @@ class Job(JobSnapshot):
     def data(self) -> Any:
         """The payload, decoded on first use; never the object that was added.
 
-        Raises `SerializationError` if it cannot be decoded.
+        Raises `SerializationError` if it cannot be decoded. A run that ends with that error is
+        the job's last: it fails with the reason `undecodable`, whatever attempts are left.
         """
         data = self._value
         if data is UNREAD:
@@ -82,12 +84,17 @@ class Job(JobSnapshot):
             else:
                 try:
                     data = self._manager.decode(encoded)
-                except (SerializationError, MemoryError):
+                except MemoryError:
+                    raise
+                except SerializationError as error:
+                    undecodable_of(error, self._id)
                     raise
                 except Exception as error:  # a serializer of the application's may raise anything
-                    raise SerializationError(
+                    told = SerializationError(
                         f"the data of job {self._id} cannot be decoded: {error!r}"
-                    ) from error
+                    )
+                    undecodable_of(told, self._id)
+                    raise told from error
             self._value = data
         return data
 

@@ -23,7 +23,7 @@ from ..errors import (
     ValidationError,
     WaitForChildren,
 )
-from ..model.failure import Failure, HandlerError, Remote, describe, remote_of
+from ..model.failure import Failure, HandlerError, Remote, describe, remote_of, undecodable_of
 from ..model.import_path import import_path
 from ..model.links import LinksView
 from ..model.options import Options
@@ -176,8 +176,8 @@ def _unpacked(side: list[Any] | None) -> SideView | None:
 
 def pack_error(error: BaseException, serializer: Serializer) -> tuple[list[Any], bytes]:
     """What is told of an exception: its text and traceback, the names of its classes, what the
-    library's own carry, its arguments if it is a builtin, and all of it where the serializer takes
-    it whole."""
+    library's own carry, its arguments if it is a builtin, the job whose payload it could not read,
+    and all of it where the serializer takes it whole."""
     text, stack = describe(error)
     classes = [_path_of(cls) for cls in type(error).__mro__ if cls not in (BaseException, object)]
     carried: float | str | None = None
@@ -202,12 +202,13 @@ def pack_error(error: BaseException, serializer: Serializer) -> tuple[list[Any],
         classes,
         carried,
         arguments,
+        undecodable_of(error),
     ], blob
 
 
 def unpack_error(values: Sequence[Any], blob: bytes, serializer: Serializer) -> BaseException:
     """An exception to show in the place of that one, of its very class where that can be had."""
-    text, stack, classes, carried, arguments = values
+    text, stack, classes, carried, arguments, undecodable = values
     error = _whole(blob, serializer) or _known(classes, carried, text)
     if error is None and arguments is not None:
         cls = getattr(builtins, classes[0].rpartition(":")[2], None)
@@ -219,6 +220,8 @@ def unpack_error(values: Sequence[Any], blob: bytes, serializer: Serializer) -> 
     if error is None:
         error = HandlerError(text)
     remote_of(error, Remote(text, tuple(stack), frozenset(classes)))
+    if undecodable is not None:
+        undecodable_of(error, undecodable)
     return error
 
 

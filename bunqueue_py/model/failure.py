@@ -42,6 +42,13 @@ def remote_of(error: BaseException, remote: Remote | None = None) -> Remote | No
     return getattr(error, "_bunqueue_remote", None)
 
 
+def undecodable_of(error: BaseException | str, job_id: str | None = None) -> str | None:
+    """The job whose payload could not be decoded, which that error says; given, it is noted."""
+    if job_id is not None:
+        error._bunqueue_undecodable = job_id  # type: ignore[union-attr]
+    return getattr(error, "_bunqueue_undecodable", None)
+
+
 def bounded(text: str, limit: int = MAX_ERROR_CHARACTERS) -> str:
     """The text, cut to `limit` characters, with what is no valid text escaped."""
     if len(text) > limit:

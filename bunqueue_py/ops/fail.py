@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..model.failure import Failure, trimmed
+from ..model.failure import Failure, trimmed, undecodable_of
 from ..model.job import JobRecord
 from ..model.side import AttemptRow
 from ..shard.queue_state import QueueState
@@ -64,6 +64,9 @@ def fail(
         # outside the lock: a custom back-off is the application's code
         wait_ms = wait_before_retry(state, record, error)
     reason = FailureReason.UNRECOVERABLE if unrecoverable else cause
+    if undecodable_of(error) == job_id:
+        # no other run would read it either
+        reason = FailureReason.UNDECODABLE
     with queue.lock:
         if shard.gate:
             enter(state, shard)
@@ -103,7 +106,7 @@ def decide(
 ) -> Verdict:
     """What comes after the run of that row; changes nothing."""
     cause = row.failure.reason
-    if cause is FailureReason.UNRECOVERABLE:
+    if cause in (FailureReason.UNRECOVERABLE, FailureReason.UNDECODABLE):
         return Verdict(None, cause)
     if row.attempt >= record.options.attempts:
         # a job that died by timeouts or stalls says so; a plain error says that it had its runs

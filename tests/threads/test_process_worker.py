@@ -75,6 +75,13 @@ def test_a_process_runs_jobs_one_after_the_other_and_stays_warm(queue: Queue) ->
         assert queue.add("coroutine", 4).result(timeout=TIMEOUT) == 5
         said = queue.add("forbidden").result(timeout=TIMEOUT)
         assert "only the parent has the queue" in said
+        queue.pause()
+        broken = queue.add("double", 21)
+        queue.manager._state.index[broken.id].data = b"{"  # type: ignore[attr-defined]
+        queue.resume()
+        with pytest.raises(JobFailedError) as caught:
+            broken.result(timeout=TIMEOUT)
+        assert caught.value.reason == "undecodable"
 
 
 @pytest.mark.slow

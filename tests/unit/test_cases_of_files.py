@@ -10,6 +10,7 @@ import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ import pytest
 
 from bunqueue_py import (
     Backoff,
+    Job,
     JobSpec,
     ManagerConfig,
     Queue,
     QueueManager,
+    SerializationError,
     SqliteStorage,
     StorageError,
     StorageLockedError,
@@ -279,6 +282,57 @@ def test_a_log_cut_off_anywhere_opens_with_a_beginning_of_what_was_pushed(tmp_pa
             check(again._state)
         shutil.rmtree(copies)
     manager.close()
+
+
+def with_bad_payload(path: Path, size: int) -> list[str]:
+    """A file with three jobs, the payload of the second of which is no longer what it was."""
+    with QueueManager(path, background=False) as manager:
+        ids = [manager.push("q", ["x" * size, i], backoff=Backoff.fixed(0)).id for i in range(3)]
+    with closing(sqlite3.connect(path)) as connection, connection:
+        table = "payloads" if size > 4096 else "jobs"
+        connection.execute(f"UPDATE {table} SET data = X'5B31FF' WHERE id = ?", (ids[1],))
+    return ids
+
+
+async def later(job: Job) -> Any:
+    return job.data[1]
+
+
+@pytest.mark.parametrize("handler", [lambda job: job.data[1], later], ids=["thread", "loop"])
+@pytest.mark.parametrize("size", [1, 5000])
+def test_a_payload_that_cannot_be_decoded_ends_its_job_and_holds_up_no_other(
+    tmp_path: Path, handler: Callable[[Job], Any], size: int
+) -> None:
+    # B032
+    ids = with_bad_payload(tmp_path / "jobs.db", size)
+    with QueueManager(tmp_path / "jobs.db") as manager:
+        queue = Queue("q", manager)
+        with Worker(queue, handler):
+            queue.wait_until_empty(timeout=TIMEOUT)
+        assert [manager.get_state(i) for i in ids] == ["completed", "failed", "completed"]
+        (entry,) = queue.dlq.entries()
+        assert (entry.job.id, entry.reason, len(entry.attempts)) == (ids[1], "undecodable", 1)
+        assert manager._state.index[ids[1]].data == b"[1\xff", "the bytes are kept"
+        check(manager._state)
+        assert queue.remove(ids[1])
+        assert manager.counts("q").failed == 0
+
+
+def test_whose_payload_cannot_be_decoded_is_told_of_that_job_alone(tmp_path: Path) -> None:
+    ids = with_bad_payload(tmp_path / "jobs.db", 1)
+    with stepped(tmp_path / "jobs.db", VirtualClock()) as manager:
+        queue = Queue("q", manager)
+        jobs = manager.pull_batch("q", 3)
+        for job in jobs:
+            try:
+                bad = queue.get_job(ids[1])
+                assert bad is not None
+                raise AssertionError(bad.data)
+            except SerializationError as error:
+                manager.fail(job, error)
+        states = [manager.get_state(i) for i in ids]
+        assert states[1] == "failed"
+        assert states[0] == states[2] != "failed"
 
 
 def test_one_file_under_several_names_is_one_file(

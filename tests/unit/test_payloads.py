@@ -531,7 +531,7 @@ def test_an_interrupt_while_a_result_is_encoded_leaves_the_job_active(
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
 def test_data_that_does_not_decode_stops_nobody_but_its_reader(fault: BaseException) -> None:
-    """B032, as far as memory goes."""
+    """B032, as far as memory goes; on a file: tests/unit/test_cases_of_files.py."""
     serializer = Raising()
     with opened(serializer=serializer) as manager:
         queue = Queue("mail", manager)
