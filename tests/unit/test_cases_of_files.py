@@ -19,6 +19,7 @@ import pytest
 from bunqueue_py import (
     Backoff,
     Job,
+    JobEvent,
     JobSpec,
     ManagerConfig,
     Queue,
@@ -26,6 +27,7 @@ from bunqueue_py import (
     SerializationError,
     SqliteStorage,
     StorageError,
+    StorageFullError,
     StorageLockedError,
     ValidationError,
     Worker,
@@ -35,13 +37,84 @@ from bunqueue_py.testing import VirtualClock
 from bunqueue_py.testing.pytest_plugin import no_thread_left
 from tests.faulty_disk import Disk
 from tests.threads.patience import until
-from tests.unit.sqlite_files import crash_copy
+from tests.unit.sqlite_files import crash_copy, neighbour, posix
 
 TIMEOUT = 10.0
 
 
 def stepped(path: Path, clock: VirtualClock) -> QueueManager:
     return QueueManager(path, clock=clock, background=False)
+
+
+@posix
+def test_a_job_whose_process_is_killed_runs_once_more_and_has_one_stall(tmp_path: Path) -> None:
+    # B001: a killed process, and one that lives on and loses the lease alone
+    path, job_ids = tmp_path / "jobs.db", []
+
+    def begin() -> None:
+        manager = stepped(path, VirtualClock())
+        manager.push("q", 1, backoff=Backoff.fixed(0))
+        assert manager.pull("q") is not None
+        manager.flush()
+
+    with neighbour(begin) as other:
+        other.kill()
+    clock = VirtualClock()
+    with stepped(path, clock) as manager:
+        heard: list[JobEvent] = []
+        manager.events.subscribe(heard.append, types="stalled")
+        for stalls in (1, 2):
+            job = manager.pull("q")
+            assert job is not None
+            job_ids.append(job.id)
+            assert (job.stall_count, job.attempts_made) == (stalls, stalls)
+            assert manager.pull("q") is None
+            clock.advance(seconds=31)
+            manager.run_pending()
+        # nobody could listen to the first
+        assert [event.job_id for event in heard] == [job_ids[0]] * 2
+        assert job_ids[0] == job_ids[1]
+        assert manager.get_state(job_ids[0]) == "failed"
+
+
+def test_a_file_that_is_full_takes_batches_whole_and_loses_no_run(tmp_path: Path) -> None:
+    # B029
+    path, clock = tmp_path / "a.db", VirtualClock()
+    manager = stepped(path, clock)
+    running = [manager.push("q", n, durable=True) for n in range(4)]
+    held = manager.pull_batch("q", 4)
+    manager.flush()
+    storage: Any = manager._state.storage
+    connection = storage._session._committer.connection
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages}").fetchone()
+    batch = manager.push_batch("big", [JobSpec("n", "x" * 2_000) for _ in range(100)])
+    with pytest.raises(StorageFullError) as full:
+        manager.flush()
+    cause: BaseException | None = full.value
+    while cause is not None and not isinstance(cause, sqlite3.Error):
+        cause = cause.__cause__
+    assert cause is not None, "what SQLite said"
+    with pytest.raises(StorageFullError) as refused:
+        manager.push_batch("big", [JobSpec("n", durable=True) for _ in range(100)])
+    assert not refused.value.accepted
+    assert manager.counts("big").total == 100
+    # what ends meanwhile has ended in memory; of what did not, the file has the run
+    with pytest.raises(StorageFullError) as accepted:
+        manager.ack(held[0], "done")
+    assert accepted.value.accepted
+    assert manager.get_state(running[0]) == "completed"
+    with stepped(crash_copy(path, tmp_path / "b.db"), clock) as again:
+        assert again.counts("big").total == 0, "all or nothing"
+        assert again.counts("q").total == 4
+    connection.execute("PRAGMA max_page_count = 1000000").fetchone()
+    manager.flush()
+    assert manager.ack(held[1], "done").applied
+    with stepped(crash_copy(path, tmp_path / "c.db"), clock) as again:
+        assert [again.get_state(job) for job in running[:2]] == ["completed"] * 2
+        assert [job.id for job in Queue("big", again).iter_jobs()] == [job.id for job in batch]
+        check(again._state)
+    manager.close()
 
 
 @pytest.mark.parametrize("moved", [0, 1, 500])
