@@ -74,6 +74,31 @@ def test_two_million_jobs_leave_a_file_about_as_large_as_what_is_kept(
     assert max(logs) <= bound, (max(logs), max(stays))
 
 
+@pytest.mark.slow
+def test_with_the_defaults_memory_keeps_what_it_says_and_the_totals_count_all(
+    slow_rounds: Callable[[int, int], int],
+) -> None:
+    """B131: the file's half is above."""
+    jobs = slow_rounds(60_000, 1_000_000)
+    sizes: list[int] = []
+    with QueueManager() as manager:
+        state = manager._state
+
+        def look() -> None:
+            sizes.append(len(state.index))
+
+        pass_through(manager, jobs, look)
+        look()
+        # the oldest go in bites, as jobs end
+        assert max(sizes) <= 50_000 + 2 * BATCH
+        assert manager.counts("q").completed == manager.counts("q").total <= 50_000
+        stats = manager.stats()
+        assert (stats.totals.added, stats.totals.completed) == (jobs, jobs)
+        memory = stats.memory
+        assert memory["results"] <= 10_000
+        assert memory["proofs"] <= 50_000
+
+
 def read_now_and_then(path: Path, stop: threading.Event, stays: list[float]) -> None:
     """Another program with an open transaction most of the time, as a shell or a backup tool."""
     while not stop.is_set():
