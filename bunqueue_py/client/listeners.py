@@ -15,6 +15,7 @@ from ..model.checks import checked_listener
 from ..model.mailbox import EventBox, Mailbox
 from ..model.throttle import LogThrottle
 from ..sync import AnyLock
+from .protocol import Backend
 
 ALL = "*"
 Entry = tuple[Callable[..., Any], bool]
@@ -135,9 +136,17 @@ def _same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
     return one is other or (isinstance(one, methods) and type(other) is type(one) and one == other)
 
 
-class Emitter:
-    """`on`, `once` and `off`, for a class with `_listeners`."""
+def check_process(backend: Backend) -> None:
+    """Raises `ForkedManagerError` in a forked child, before anything takes a lock that it has
+    inherited, perhaps from a thread that is not there."""
+    if backend.is_forked:
+        backend.check_open()
 
+
+class Emitter:
+    """`on`, `once` and `off`, for a class with `_backend` and `_listeners`."""
+
+    _backend: Backend
     _listeners: Listeners
 
     def on(self, event: str, fn: Callable[..., Any] | None = None) -> Any:
@@ -145,6 +154,7 @@ class Emitter:
         order on one thread of this object's own; what they raise is logged and has no effect."""
         if fn is None:
             return lambda fn: self.on(event, fn)
+        check_process(self._backend)
         self._listeners.add(event, fn, once=False)
         return fn
 
@@ -152,10 +162,12 @@ class Emitter:
         """`on`, for the next such event only."""
         if fn is None:
             return lambda fn: self.once(event, fn)
+        check_process(self._backend)
         self._listeners.add(event, fn, once=True)
         return fn
 
     def off(self, event: str, fn: Callable[..., Any]) -> bool:
         """Ends what `on` or `once` began; says whether there was such a listener. Raises
         `ValidationError` for an event that does not exist."""
+        check_process(self._backend)
         return self._listeners.remove(event, fn)

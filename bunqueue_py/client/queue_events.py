@@ -20,7 +20,7 @@ from ..model.events import EVENT_TYPES, JobEvent, RawEvent, event_of
 from ..model.mailbox import BUFFER_SIZE, Inbox
 from ..model.options import checked_queue_name
 from ..sync import LEAF, WORKER, make_lock
-from .listeners import ALL, Emitter, Listeners
+from .listeners import ALL, Emitter, Listeners, check_process
 from .protocol import Backend, Hearing, Manager
 from .queue import Queue
 
@@ -98,6 +98,7 @@ class QueueEvents(Emitter):
     @property
     def lost(self) -> int:
         """How many events its iterators have lost so far, all together, because they were slow."""
+        check_process(self._backend)
         with self._lock:
             return self._lost_before + sum(inbox.lost for inbox in self._inboxes)
 
@@ -121,6 +122,10 @@ class QueueEvents(Emitter):
     def close(self) -> None:
         """Ends every iteration, once it has read what is buffered, and the callbacks, once those
         that are due were made (from within one of them: after it). Idempotent."""
+        if self._backend.is_forked:
+            # none of its threads exists here, and a lock may be held for ever
+            self._closed = True
+            return
         with self._lock:
             self._closed = True
             inboxes, self._inboxes = self._inboxes, []
@@ -271,6 +276,7 @@ class _Reader(Iterator[JobEvent]):
         weakref.finalize(self, inbox.drop).atexit = False
 
     def __next__(self) -> JobEvent:
+        check_process(self._inbox.backend)
         while True:
             self._bell.acquire(False)
             event = self._inbox.take(self._bell.release)
@@ -286,6 +292,7 @@ class _AsyncReader(AsyncIterator[JobEvent]):
         weakref.finalize(self, inbox.drop).atexit = False
 
     async def __anext__(self) -> JobEvent:
+        check_process(self._inbox.backend)
         loop, bell = asyncio.get_running_loop(), asyncio.Event()
 
         def ring() -> None:

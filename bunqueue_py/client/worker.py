@@ -24,7 +24,7 @@ from .batches import checked_batch
 from .handlers import Handler, at_path, routed
 from .hiring import CrewOptions, hire
 from .job import Job
-from .listeners import Emitter, Listeners
+from .listeners import Emitter, Listeners, check_process
 from .protocol import Manager
 from .queue import Queue
 from .running import run_until_closed
@@ -159,6 +159,7 @@ class Worker(Emitter):
         if self._backend.is_inert:
             # a child of a process worker that imports the module which starts it
             return self
+        check_process(self._backend)
         with self._lock:
             if self._stopping:
                 raise BunqueueError(f"worker {self.name!r} is closed; make a new Worker")
@@ -307,10 +308,12 @@ class Worker(Emitter):
     def pause(self) -> None:
         """Takes no more jobs until `resume`; handlers under way go on. The queue's other workers
         are not concerned (`queue.pause()` stops all)."""
+        check_process(self._backend)
         self._crew.pause()
 
     def resume(self) -> None:
         """Ends a pause."""
+        check_process(self._backend)
         self._crew.resume()
 
     def cancel(self, job: Job | str, reason: str | None = None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
@@ -19,9 +20,11 @@ import pytest
 from bunqueue_py import (
     Ack,
     ForkedManagerError,
+    Job,
     ManagerClosedError,
     ManagerConfig,
     Queue,
+    QueueEvents,
     QueueManager,
     ValidationError,
     Worker,
@@ -497,6 +500,77 @@ def test_in_a_forked_child_close_raises_and_does_not_hang() -> None:
 
         in_child(child)
         assert manager.counts("q").waiting == 1
+
+
+@pytest.mark.parametrize("kind", ["thread", "loop"])
+def test_workers_and_listeners_that_a_child_inherits_raise_whatever_locks_were_held(
+    kind: str,
+) -> None:
+    async def later(job: Job) -> Any:
+        return job.data
+
+    with QueueManager() as manager, QueueEvents("q", manager) as events:
+        worker = Worker("q", later if kind == "loop" else lambda job: job.data, manager=manager)
+        fresh = Worker("q", lambda job: job.data, manager=manager)
+        iterator, walk = iter(events), aiter_of(events)
+
+        async def step() -> object:
+            return await walk.__anext__()
+
+        calls: list[Callable[[], object]] = [
+            worker.run,
+            lambda: asyncio.run(worker.serve()),
+            worker.start,
+            worker.pause,
+            worker.resume,
+            lambda: worker.on("completed", print),
+            lambda: worker.once("completed", print),
+            lambda: worker.off("completed", print),
+            fresh.start,
+            fresh.run,
+            lambda: events.on("completed", print),
+            lambda: events.off("completed", print),
+            lambda: events.lost,
+            lambda: iter(events),
+            lambda: next(iterator),
+            lambda: asyncio.run(step()),
+        ]
+
+        def child() -> None:
+            for number, call in enumerate(calls):
+                with pytest.raises(ForkedManagerError):
+                    call()
+                    raise AssertionError(f"call {number} did not raise")
+            assert not worker.is_running
+            assert worker.close()
+            events.close()
+            events.close()
+
+        with worker:
+            inboxes = [inbox._lock for inbox in events._inboxes]
+            held = {worker._lock, getattr(worker._crew, "_lock", worker._lock), events._lock}
+            over, ready = threading.Event(), threading.Semaphore(0)
+
+            def hold(lock: Any) -> None:
+                with lock:
+                    ready.release()
+                    over.wait(TIMEOUT)
+
+            holders = [threading.Thread(target=hold, args=(lock,)) for lock in {*held, *inboxes}]
+            for holder in holders:
+                holder.start()
+                assert ready.acquire(timeout=TIMEOUT)
+            try:
+                in_child(child)
+            finally:
+                over.set()
+                for holder in holders:
+                    holder.join()
+            assert manager.push("q", 2).result(timeout=TIMEOUT) == 2
+
+
+def aiter_of(events: QueueEvents) -> Any:
+    return events.__aiter__()
 
 
 def test_a_forked_child_may_open_a_manager_of_its_own() -> None:
