@@ -559,6 +559,43 @@ def test_changes_to_a_file_that_was_deleted_wait_and_are_kept_beside_it(path: Pa
     assert names(path.parent) == ["jobs.db", f"jobs.db{SUFFIX}.stale"]
 
 
+@posix
+@pytest.mark.parametrize("suffix", ["-wal", "-shm"])
+def test_a_log_that_is_deleted_under_it_is_told_and_costs_nothing_that_is_closed(
+    path: Path, suffix: str
+) -> None:
+    drive = Driven(SqliteStorage(path))
+    storage = drive.storage
+    drive.add("a")
+    storage.flush()
+    os.unlink(f"{path}{suffix}")
+    storage._writer._guard_at = 0  # it looks once a second
+    cut = drive.add("b", data=BIG)
+    with pytest.raises(StorageError, match="a part of the database, was deleted") as caught:
+        storage.wait_committed(cut, "b")
+    assert caught.value.accepted
+    with pytest.raises(StorageError, match="durable"):
+        storage.refuse(durable=True)
+    with pytest.raises(StorageError, match="come in when the database is opened"):
+        storage.close()
+    with driven(path) as drive:
+        assert drive.ids == ["a", "b"]
+
+
+def test_a_new_connection_has_a_log_of_its_own(path: Path) -> None:
+    drive = Driven(SqliteStorage(path))
+    storage = drive.storage
+    drive.add("a")
+    storage._writer._committer._broken = True  # as after a failure of the disk
+    for job_id in ("b", "c"):
+        storage._writer._guard_at = 0
+        drive.add(job_id)
+        storage.flush()
+    storage.close()
+    with driven(path) as drive:
+        assert drive.ids == ["a", "b", "c"]
+
+
 def test_changes_that_could_not_be_written_come_in_at_the_next_opening(path: Path) -> None:
     storage = SqliteStorage(path)
     drive = Driven(storage)

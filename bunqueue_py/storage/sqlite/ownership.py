@@ -34,13 +34,15 @@ class Ownership:
     """Ownership of one database. Made by `take`; ends with `release`, or in a forked child with
     `disown`. Not for several threads at once."""
 
-    __slots__ = ("_database", "_descriptor", "_lock_path", "path")
+    __slots__ = ("_beside", "_database", "_descriptor", "_lock_path", "path")
 
     def __init__(self, path: str, lock_path: str, descriptor: int) -> None:
         self.path = path
         self._lock_path = lock_path
         self._descriptor: int | None = descriptor
         self._database: tuple[int, int] | None = None
+        #: SQLite's files beside it
+        self._beside: dict[str, tuple[int, int] | None] = {}
 
     @classmethod
     def take(cls, path: str, timeout_ms: int | None, clock: Clock) -> Ownership:
@@ -74,6 +76,13 @@ class Ownership:
         """Notes which file is at the path now: the one that was opened."""
         found = os.stat(self.path)
         self._database = (found.st_dev, found.st_ino)
+        self.remember_log()
+
+    def remember_log(self) -> None:
+        """Notes which files SQLite has beside the database now that a connection is open: its log
+        and the log's index. They are the same until the last connection is closed."""
+        names = [self.path + ending for ending in ("-wal", "-shm")]
+        self._beside = {name: _identity(name) for name in names}
 
     def still_ours(self) -> bool:
         """Whether the database at the path is the one that was opened and the lock on it ours."""
@@ -94,6 +103,13 @@ class Ownership:
                 "goes to the old file, which is lost with this process. Restart with the right "
                 "file in place"
             )
+        for name, known in self._beside.items():
+            if known is not None and _identity(name) != known:
+                return (
+                    f"{shown(name)}, a part of the database, was deleted or replaced while this "
+                    "manager had it open: what is written would be lost if this process died. "
+                    "Close the manager and open it again; that brings all to the database"
+                )
         if _identity(self._lock_path) == _identity_of(self._descriptor):
             return None
         descriptor = _try(self._lock_path)

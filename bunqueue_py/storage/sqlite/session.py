@@ -54,7 +54,7 @@ def open_session(
             check_serializer(opened.connection, serializer_name, real)
             take_in_unflushed(opened.connection, places)
             rest = stored_rest(opened.connection, real)
-            committer = Committer(opened.connection, partial(connect_writable, real))
+            committer = Committer(opened.connection, partial(_reconnect, ownership))
             writer = Writer(
                 committer,
                 places,
@@ -175,6 +175,18 @@ def _check_folder(folder: str | None) -> None:
         f"unflushed_dir {shown(folder)} {what}, so changes that could not be written to the "
         "database would have no place there: make it, or name another"
     )
+
+
+def _reconnect(ownership: Ownership) -> sqlite3.Connection:
+    connection = connect_writable(ownership.path)
+    try:
+        # which opens the log: another one, if the last connection had been closed
+        connection.execute("SELECT COUNT(*) FROM meta").fetchone()
+        ownership.remember_log()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _guard(ownership: Ownership) -> None:
