@@ -221,24 +221,43 @@ class QueueManager:
         self.workers = Workers(state)
         #: The calls that may block, as coroutines.
         self.aio = AsyncCalls(self)
+        self._storage_left = kept is not None
         if kept is not None:
             cut.attach(state)
-            kept.start(
-                partial(cut.collect, state),
-                partial(cut.count, state),
-                threaded=background,
-                changed=partial(cut.storage_changed, state),
-            )
-            if state.queues:
-                # what has expired since is put away, and what will tells when
-                state.cleanup.arm(state.now() + state.periods.cleanup_interval)
-            if not state.alarm.served and state.alarm.due_ms < NEVER:
-                state.alarm.start()
-        # when what the file has kept is known
-        self.webhooks = Webhooks(state, threaded=background)
-        self._at_exit = _AtExit(self)
-        atexit.register(self._at_exit)
-        _disown_in_children(state, self._backend)
+        try:
+            if kept is not None:
+                self._begin_to_write(kept)
+            # when what the file has kept is known
+            self.webhooks = Webhooks(state, threaded=background)
+            self._at_exit = _AtExit(self)
+            atexit.register(self._at_exit)
+            _disown_in_children(state, self._backend)
+        except BaseException:
+            # Ctrl-C: nobody will ever close it
+            self._break_off()
+            raise
+
+    def _begin_to_write(self, kept: Storage) -> None:
+        state = self._state
+        kept.start(
+            partial(cut.collect, state),
+            partial(cut.count, state),
+            threaded=self._background,
+            changed=partial(cut.storage_changed, state),
+        )
+        if state.queues:
+            # what has expired since is put away, and what will tells when
+            state.cleanup.arm(state.now() + state.periods.cleanup_interval)
+        if not state.alarm.served and state.alarm.due_ms < NEVER:
+            state.alarm.start()
+
+    def _break_off(self) -> None:
+        try:
+            self._seal()
+        finally:
+            self._loop.stop(0)
+            self._beat.stop(0)
+            self._close_storage(None)
 
     def __repr__(self) -> str:
         where = "in memory" if self._state.storage is None else f"on {self._state.storage!r}"
@@ -287,8 +306,14 @@ class QueueManager:
             # a handler or listener that closes its own manager must not wait for itself
             if threading.current_thread().name.startswith("bunqueue-"):
                 return closed.is_set()
-            return closed.wait(None if timeout_ms is None else timeout_ms / 1000)
-        deadline = None if timeout_ms is None else self._state.now() + timeout_ms
+            if not closed.wait(None if timeout_ms is None else timeout_ms / 1000):
+                return False
+            # Ctrl-C or a hanging disk kept the first call from the end of the storage
+            problem = self._close_storage(self._deadline(timeout_ms))
+            if problem is not None:
+                raise problem
+            return True
+        deadline = self._deadline(timeout_ms)
         # a handler that never returns must not use up the time of the disk
         for_workers = deadline
         if deadline is not None and timeout_ms is not None and self._state.storage is not None:
@@ -313,7 +338,8 @@ class QueueManager:
                     ended = self.events.close(self._left(deadline)) and ended
                     ended = self.webhooks.close(self._left(deadline)) and ended
                     ended = self._backend.close(self._left(deadline)) and ended
-                    atexit.unregister(self._at_exit)
+                    if not self._storage_left:
+                        atexit.unregister(self._at_exit)
                     closed.set()
         if problem is not None:
             raise problem
@@ -330,14 +356,17 @@ class QueueManager:
     def _close_storage(self, deadline: int | None) -> StorageError | None:
         """Writes what is left; what went wrong with it is raised when all else has ended."""
         storage = self._state.storage
-        if storage is None:
+        if storage is None or not self._storage_left:
             return None
         left = self._left(deadline)
         try:
             # what is accepted is written, however short the time was that handlers were given
             storage.close(None if left is None else max(round(left * 1000), LAST_FLUSH_MS))
         except StorageError as error:
+            # a commit that hangs keeps the file
+            self._storage_left = isinstance(storage, SqliteStorage) and storage._taken
             return error
+        self._storage_left = False
         return None
 
     def flush(self, timeout: Duration | None = None) -> None:
@@ -426,6 +455,9 @@ class QueueManager:
         shard = self._state.shards.shards[0]
         if shard.gate == FORKED:
             shard.refuse()
+
+    def _deadline(self, timeout_ms: int | None) -> int | None:
+        return None if timeout_ms is None else self._state.now() + timeout_ms
 
     def _left(self, deadline: int | None) -> float | None:
         return None if deadline is None else max(0, deadline - self._state.now()) / 1000

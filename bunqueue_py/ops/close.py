@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..shard.shard import BROKEN, CLOSED, FORKED, Shard
 from ..state import State
 from ..sync import SHARD, make_lock
@@ -13,12 +15,15 @@ from .tally import mark_last
 def seal(state: State) -> None:
     """Closes every shard in one unit, so that no push can slip past it; wakes everybody who
     waits: they get `ManagerClosedError`. Safe again after an exception broke it off."""
-    with state.shards.all_locked() as shards:
+
+    def close(shards: Sequence[Shard]) -> None:
         for shard in shards:
             if shard.dirty is not None:
                 _give_all_back(state, shard)
             _seal(shard, CLOSED)
-    for shard in shards:
+
+    state.shards.holding_all(close)
+    for shard in state.shards.shards:
         shard.call_after()
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..errors import StorageError, ValidationError
 from ..model.events import STORAGE_FAILING, STORAGE_RECOVERED
 from ..shard.dirty import Dirty
-from ..shard.shard import BROKEN
+from ..shard.shard import BROKEN, Shard
 from ..state import State
 from ..storage.base import Cut
 from .mark import mark_starts
@@ -17,7 +19,8 @@ from .restore import restore
 def collect(state: State, begin: Cut) -> None:
     """Hands over all marks with every shard held, so that no unit is split: one that spans shards
     holds all of theirs. A shard whose section broke off is rebuilt first."""
-    with state.shards.all_locked() as shards:
+
+    def swap(shards: Sequence[Shard]) -> None:
         for shard in shards:
             if shard.gate == BROKEN:
                 rebuild(state, shard)
@@ -27,7 +30,9 @@ def collect(state: State, begin: Cut) -> None:
                 mark_starts(shard.dirty)
                 mark_ties(shard.dirty)
                 shard.dirty.swap(into)
-    for shard in shards:
+
+    state.shards.holding_all(swap)
+    for shard in state.shards.shards:
         shard.call_after()
 
 

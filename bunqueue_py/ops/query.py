@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -11,6 +12,7 @@ from ..model.job import COMPLETED, JobRecord
 from ..model.rows import RESULT_SIZE
 from ..model.snapshot import JobSnapshot
 from ..shard.queue_state import QueueState
+from ..shard.shard import Shard
 from ..state import State
 from ..types import JobCounts, JobState
 from . import archive
@@ -187,20 +189,23 @@ def queue_of(state: State, name: str) -> QueueState:
 
 def check(state: State) -> None:
     """Asserts the invariants of every structure, with every shard held."""
-    with state.shards.all_locked() as shards:
-        now = state.now()
-        for shard in shards:
-            if shard.gate:
-                enter(state, shard)
-            shard.deadlines.check()
-            for queue in shard.queues.values():
-                queue.check(now)
-            completed = [r for q in shard.queues.values() for r in q.completed.values()]
-            assert shard.finished == len(completed), "count of finished jobs"
-            sizes = sum(len(r.data) + max(0, r.result_size) for r in completed)
-            assert shard.finished_bytes == sizes, "bytes of finished jobs"
-        state.schedules.check()
-        records = sum(q.admitted - q.departed for q in state.queues.values())
-        assert records == len(state.index), "index against queues"
-        for job_id, record in state.index.items():
-            assert record.id == job_id, "index key"
+    state.shards.holding_all(partial(_check, state))
+
+
+def _check(state: State, shards: Sequence[Shard]) -> None:
+    now = state.now()
+    for shard in shards:
+        if shard.gate:
+            enter(state, shard)
+        shard.deadlines.check()
+        for queue in shard.queues.values():
+            queue.check(now)
+        completed = [r for q in shard.queues.values() for r in q.completed.values()]
+        assert shard.finished == len(completed), "count of finished jobs"
+        sizes = sum(len(r.data) + max(0, r.result_size) for r in completed)
+        assert shard.finished_bytes == sizes, "bytes of finished jobs"
+    state.schedules.check()
+    records = sum(q.admitted - q.departed for q in state.queues.values())
+    assert records == len(state.index), "index against queues"
+    for job_id, record in state.index.items():
+        assert record.id == job_id, "index key"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from .queue_state import QueueState
@@ -77,13 +76,9 @@ class ShardMap:
 
         return hold(0)
 
-    @contextmanager
-    def all_locked(self) -> Iterator[tuple[Shard, ...]]:
-        """Holds every shard's lock, taken in ascending order."""
-        with ExitStack() as stack:
-            for shard in self.shards:
-                stack.enter_context(shard.lock)
-            yield self.shards
+    def holding_all(self, call: Callable[[Sequence[Shard]], T]) -> T:
+        """`holding` every shard."""
+        return self.holding(self.shards, call)
 
 
 def _index(shard: Shard) -> int:

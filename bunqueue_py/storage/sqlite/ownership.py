@@ -140,6 +140,11 @@ class Ownership:
         finally:
             os.close(descriptor)
 
+    def __del__(self) -> None:
+        # Ctrl-C between two steps of an opening: nobody has it, and nobody could release it
+        with suppress(Exception):
+            self.release()
+
     def disown(self) -> None:
         """In a forked child: closes the child's copy of the lock, which stays the parent's."""
         descriptor, self._descriptor = self._descriptor, None

@@ -64,6 +64,7 @@ def open_session(
                 max_unflushed=settings.max_unflushed,
                 guard=partial(_guard, ownership),
             )
+            return Session(ownership, committer, writer, default, clean=opened.clean), rest
         except BaseException as error:
             _close(opened.connection, real, clean=opened.clean)
             if isinstance(error, (*SQLITE_ERRORS, OSError)):
@@ -72,7 +73,6 @@ def open_session(
     except BaseException:
         ownership.release()
         raise
-    return Session(ownership, committer, writer, default, clean=opened.clean), rest
 
 
 class Session:

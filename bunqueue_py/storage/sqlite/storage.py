@@ -115,12 +115,15 @@ class SqliteStorage:
             session, rest = open_session(
                 self._path, self._settings, serializer_name, default, clock
             )
+            self._session, self._writer = session, session.writer
+            self.admit = session.writer.admit
+            return Recovered(session.clean, session.jobs, rest)
         except BaseException:
+            opened, self._session = self._session, None
+            if opened is not None:
+                opened.close(0)
             self._taken = False
             raise
-        self._session, self._writer = session, session.writer
-        self.admit = session.writer.admit
-        return Recovered(session.clean, session.jobs, rest)
 
     def start(
         self, collect: Collect, count: Count, *, threaded: bool, changed: Changed | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -19,6 +18,7 @@ from ..base import Changed, Collect, Count, StorageHealth
 from .commits import Committer
 from .connection import explained, same_kind
 from .desk import CUT_ROWS, TIDY, Desk, Ticket
+from .exempt import is_exempt
 from .unflushed import Places, dump
 
 _log = logging.getLogger("bunqueue_py.storage")
@@ -49,10 +49,12 @@ class Writer:
         "_look_at",
         "_max_unflushed",
         "_now",
+        "_over",
         "_parts",
         "_places",
         "_thread",
         "_threaded",
+        "_wound_up",
         "commits",
         "hung",
         "rows_written",
@@ -88,11 +90,13 @@ class Writer:
         self._count: Count = lambda: 0
         self._thread: threading.Thread | None = None
         self._threaded = False
+        self._over = threading.Event()
         self._look_at = 0.0
         self._guard_at = 0.0
         self._failing_since_ms: int | None = None
         self.troubled = False
         self.hung = False
+        self._wound_up = False
         self.commits = 0
         self.rows_written = 0
 
@@ -156,7 +160,7 @@ class Writer:
         if marked >= CUT_ROWS:
             desk.hurry()
         while True:
-            bell = None if _is_exempt() else desk.hold_up(rows, self._now())
+            bell = None if is_exempt() else desk.hold_up(rows, self._now())
             if bell is None:
                 return
             self._clock.wait(bell, None)
@@ -309,16 +313,19 @@ class Writer:
 
     def _run(self) -> None:
         desk = self._desk
-        while not desk.closing:
-            what, wait = desk.due(self._now())
-            if wait is None or wait > 0:
-                desk.sleep(self._clock, wait)
-            elif what == TIDY:
-                self._tidy()
-            elif self.step():
-                self._care(self._committer.after_commit)
-        if not self.hung:
-            self.step()
+        try:
+            while not desk.closing:
+                what, wait = desk.due(self._now())
+                if wait is None or wait > 0:
+                    desk.sleep(self._clock, wait)
+                elif what == TIDY:
+                    self._tidy()
+                elif self.step():
+                    self._care(self._committer.after_commit)
+            if not self.hung:
+                self.step()
+        finally:
+            self._over.set()
 
     def _tidy(self) -> None:
         more = self._care(self._committer.tidy)
@@ -343,13 +350,12 @@ class Writer:
         the file given up.
         """
         desk, thread = self._desk, self._thread
-        if not desk.close():
+        if not desk.close() and self._wound_up:
             return
         if thread is None or thread is threading.current_thread():
             self.step()
         else:
-            thread.join(None if timeout_ms is None else timeout_ms / 1000)
-            self.hung = thread.is_alive()
+            self.hung = not self.join(timeout_ms)
         if self.hung:
             # the thread has the lock, for who knows how long; it cuts no more when it comes back
             self._collect(self._begin_cut)
@@ -359,17 +365,26 @@ class Writer:
         left = no_marks()
         for marks in reversed(self.unwritten()):
             marks.put_over(left)
+        problem = None
         if left.size():
             assert desk.failing is not None
-            raise dump(left, self._places, desk.failing)
+            problem = dump(left, self._places, desk.failing)
+        # Ctrl-C may have come before: then another call does what is left
+        self._wound_up = True
+        if problem is not None:
+            raise problem
 
     def join(self, timeout_ms: int | None = None) -> bool:
         """After `close`: whether the thread has ended, within that time."""
         thread = self._thread
         if thread is None or thread is threading.current_thread():
             return True
-        thread.join(None if timeout_ms is None else timeout_ms / 1000)
-        return not thread.is_alive()
+        # not by the thread's own `join`: when Ctrl-C breaks that off, some versions of Python take
+        # the thread for ended
+        ended = self._over.wait(None if timeout_ms is None else timeout_ms / 1000)
+        if ended:
+            thread.join()
+        return ended
 
 
 def _nothing_to_collect(begin: Callable[[], list[Marks]]) -> None:
@@ -381,19 +396,3 @@ def _tell(listener: Callable[[], object]) -> None:
         listener()
     except Exception:  # not ours: the loop behind it may be closed, and others want to be told too
         _log.exception("whoever was to be told how writing goes did not take it")
-
-
-def _is_exempt() -> bool:
-    """Whether this thread must not be held up: it is ours, or runs an event loop."""
-    name = threading.current_thread().name
-    # those of `manager.aio` stand for the application's
-    if name.startswith("bunqueue-") and not name.startswith("bunqueue-aio-"):
-        return True
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is None:
-        return False
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
