@@ -13,6 +13,9 @@ from .side import SideView, side_view
 
 _WAITING, _PRIORITIZED = JobState.WAITING, JobState.PRIORITIZED
 
+new_object = object.__new__
+"""Makes a snapshot without its `__init__`, for the two verbs that set its fields in line."""
+
 UNREAD: Any = object()
 """The payload of a snapshot that nobody has decoded yet."""
 
