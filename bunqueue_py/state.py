@@ -103,7 +103,7 @@ def build_state(
 ) -> State:
     """A fresh, empty state. `view_type` is what users hold of a job, and `manager` what stands
     behind that. `storage` is where it survives; `None`: nowhere."""
-    view = partial(view_type, manager)
+    view = partial(view_type.of, manager)
 
     def snapshot(record: JobRecord, job_state: JobState, duplicate: bool = False) -> JobSnapshot:
         delivery = record.delivery

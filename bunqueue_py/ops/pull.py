@@ -10,7 +10,7 @@ from heapq import heappush
 from ..clock import Clock
 from ..model.job import Delivery, JobRecord
 from ..model.side import side_view
-from ..model.snapshot import UNREAD, JobSnapshot, new_object
+from ..model.snapshot import UNREAD, JobSnapshot
 from ..shard.deadlines import LEASE, TIMEOUT
 from ..shard.keys import LIMIT
 from ..shard.queue_state import QueueState
@@ -155,7 +155,14 @@ def pull_one(
                 side = record.side
                 new_token = state.new_token
                 token, expires_ms, job_id = new_token(), now + lease_ms, record.id
-                delivery = Delivery(record, token, owner, lease_ms, expires_ms, True)
+                delivery = Delivery()
+                delivery.record = record
+                delivery.token = token
+                delivery.owner = owner
+                delivery.lease_ms = lease_ms
+                delivery.expires_ms = delivery.armed_ms = expires_ms
+                delivery.begun = True
+                delivery.timeout_ms = None
                 record.start(delivery, now)
                 queue.started_ms = now
                 queue.active[job_id] = record
@@ -169,7 +176,8 @@ def pull_one(
                 if shard.dirty is not None:
                     mark_start(shard.dirty, delivery)
                 # a view of `fields_of`, in line
-                view = new_object(state.view_type)
+                view_type = state.view_type
+                view = view_type()
                 view._manager = state.manager
                 view._value = UNREAD
                 view.duplicate = False
@@ -444,7 +452,7 @@ def start_run(
     options = record.options
     expires_ms = None if lease_ms is None else now + lease_ms
     token = state.new_token()
-    delivery = Delivery(record, token, owner, lease_ms, expires_ms, begun)
+    delivery = Delivery.of(record, token, owner, lease_ms, expires_ms, begun)
     if record.started_ms is not None:
         # what is given back unbegun has not started anew
         delivery.before_ms = record.started_ms

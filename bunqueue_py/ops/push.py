@@ -8,7 +8,7 @@ from ..model.checks import MAX_NAME, checked_name, checked_queue_name
 from ..model.claim import Claim
 from ..model.job import JobRecord
 from ..model.own import NAMED, checked_key
-from ..model.snapshot import UNREAD, JobSnapshot, new_fields, new_object
+from ..model.snapshot import UNREAD, JobSnapshot, new_fields
 from ..shard.queue_state import QueueState
 from ..shard.shard import BROKEN, OPEN
 from ..state import State
@@ -114,7 +114,8 @@ def push(
             if tell is not None:
                 tell(queue, job_id, now, PUSHED[priority > 0])
             # a view of `new_fields`, in line
-            job = new_object(state.view_type)
+            view_type = state.view_type
+            job = view_type()
             job._manager = state.manager
             job._value = UNREAD
             job.duplicate = False

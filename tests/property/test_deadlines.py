@@ -82,7 +82,7 @@ class DeadlinesMachine(RuleBasedStateMachine):
         for _ in range(min(n, len(self.waiting))):
             subject = self.waiting.pop(0)
             record = subject.record
-            delivery = Delivery(record, f"t{self.now}", None, lease, self.now + lease, True)
+            delivery = Delivery.of(record, f"t{self.now}", None, lease, self.now + lease, True)
             record.start(delivery, self.now)
             self.disarm(record)
             self.running.append(subject)
@@ -205,7 +205,7 @@ def test_no_drop_looks_at_more_than_a_bite_however_many_are_stale() -> None:
     deadlines, deliveries = Deadlines(), []
     for n in range(6_000):
         record = Subject(n, n).record
-        deliveries.append(Delivery(record, "t", None, 30_000, n + 30_000, True))
+        deliveries.append(Delivery.of(record, "t", None, 30_000, n + 30_000, True))
         record.start(deliveries[-1], n)
         deadlines.push(n + 30_000, LEASE, deliveries[-1])
     most = sweeps = 0
@@ -232,7 +232,7 @@ def test_ten_thousand_deliveries_that_end_leave_no_memory_behind() -> None:
     deadlines = Deadlines()
     for n in range(10_000):
         record = Subject(n, n).record
-        delivery = Delivery(record, "t", None, 30_000, n + 30_000, True)
+        delivery = Delivery.of(record, "t", None, 30_000, n + 30_000, True)
         record.start(delivery, n)
         deadlines.push(n + 30_000, LEASE, delivery)
         deadlines.push(n + 60_000, TIMEOUT, delivery)
