@@ -82,8 +82,9 @@ class Job(JobSnapshot):
                     raise self._gone()
                 data = found.data
             else:
+                decode = self._manager.decode
                 try:
-                    data = self._manager.decode(encoded)
+                    data = decode(encoded)
                 except MemoryError:
                     raise
                 except SerializationError as error:

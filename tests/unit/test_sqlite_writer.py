@@ -143,7 +143,7 @@ def test_runs_under_way_at_the_cut_go_along_with_those_that_have_ended(bench: Be
     bench.complete(*records[:97])
     with bench.lock:
         for record in records[97:]:
-            delivery = Delivery(record, "token", None, None, None, True)
+            delivery = Delivery.of(record, "token", None, None, None, True)
             record.start(delivery, 2500)
             mark_start(bench.dirty, delivery)
         mark_starts(bench.dirty)
