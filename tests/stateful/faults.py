@@ -234,7 +234,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a held key forgotten by a restart",
-        "ops/restore.py",
+        "ops/restore_keys.py",
         r"if record\.state > ACTIVE and is_held\(record\.claim\)",
         "if record.state < ACTIVE and is_held(record.claim)",
         SQLITE,
@@ -555,6 +555,27 @@ MUTATIONS = (
         r"queue\.waiters\.leave\(waiter\)\n        queue\.waiters\.wake\(1\)",
         "queue.waiters.leave(waiter)",
         ("tests/threads/test_aio.py",),
+    ),
+    Mutation(
+        "a payload that cannot be decoded is tried again",
+        "ops/fail.py",
+        r"if undecodable_of\(error\) == job_id:",
+        "if False:",
+        ("tests/unit/test_cases_of_files.py",),
+    ),
+    Mutation(
+        "a log that was deleted is trusted",
+        "storage/sqlite/ownership.py",
+        r"self\.remember_log\(\)",
+        "pass",
+        ("tests/unit/test_sqlite_storage.py",),
+    ),
+    Mutation(
+        "a close that was broken off is not done by the next",
+        "storage/sqlite/writer.py",
+        r"if not desk\.close\(\) and self\._wound_up:",
+        "if not desk.close():",
+        ("tests/unit/test_ctrl_c_at_the_ends.py",),
     ),
     *SCHEDULE_MUTATIONS,
 )

@@ -18,9 +18,17 @@ import bunqueue_py.ops.close as close_module
 import bunqueue_py.ops.cut as cut_module
 import bunqueue_py.storage.sqlite.session as session_module
 import bunqueue_py.storage.sqlite.storage as storage_module
-from bunqueue_py import ManagerConfig, Queue, QueueManager, SqliteStorage, StorageLockedError
+from bunqueue_py import (
+    ManagerConfig,
+    Queue,
+    QueueManager,
+    SqliteStorage,
+    StorageError,
+    StorageLockedError,
+)
 from bunqueue_py.storage.sqlite.writer import Writer
 from bunqueue_py.testing.pytest_plugin import no_thread_left
+from tests.faulty_disk import Disk
 from tests.threads.patience import TIMEOUT, until
 from tests.threads.test_interrupts import Trap
 
@@ -82,7 +90,10 @@ def test_an_opening_that_is_refused_closes_nobody_elses_storage(path: Path) -> N
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="of POSIX")
-def test_a_close_that_is_broken_off_is_done_by_the_next_and_loses_nothing(path: Path) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_close_that_is_broken_off_is_done_by_the_next_and_loses_nothing(
+    path: Path, disk: Disk, fails: bool
+) -> None:
     with no_thread_left(TIMEOUT):
         manager = QueueManager(path)
         storage: Any = manager._state.storage
@@ -108,9 +119,15 @@ def test_a_close_that_is_broken_off_is_done_by_the_next_and_loses_nothing(path: 
             manager.close()
         with pytest.raises(StorageLockedError):
             QueueManager(path)
+        if fails:
+            disk.fail()
         go.set()
         for other in others:
             other.join()
+        if fails:
+            with pytest.raises(StorageError, match="come in when the database is opened"):
+                manager.close()
+            disk.mend()
         assert manager.close()
         assert manager.close()
         with QueueManager(path) as again:
