@@ -137,6 +137,13 @@ class ManagerConfig:
                     f"serializer must have name, dumps and loads; {shown(self.serializer)} "
                     f"has no {part}"
                 )
+        name = self.serializer.name
+        # a file remembers it, and by it refuses another one
+        if not (isinstance(name, str) and 0 < len(name) <= 256 and name.isprintable()):
+            raise ValidationError(
+                "a serializer's name must be printable text of 1 to 256 characters, not "
+                f"{shown(name)}"
+            )
         _in_bounds("max_data_bytes", self.max_data_bytes, 1, 1024 * _MIB)
         if self.keep_completed is not None:
             _in_bounds("keep_completed", self.keep_completed, 0, 100_000_000)

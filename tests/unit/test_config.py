@@ -144,6 +144,18 @@ def test_a_half_serializer_is_told_what_it_lacks() -> None:
         ManagerConfig(serializer=Half())
 
 
+@pytest.mark.parametrize("name", [None, "", 5, b"x", "a\0b", "\ud83d", "x" * 257, object()])
+def test_a_serializer_has_a_name_that_a_file_can_remember(name: Any) -> None:
+    class Named(Half):
+        def loads(self, data: bytes) -> object:
+            return data
+
+    named = Named()
+    named.name = name
+    with pytest.raises(ValidationError, match="serializer's name"):
+        ManagerConfig(serializer=named)
+
+
 @pytest.mark.parametrize("serializer", [JsonSerializer(), PickleSerializer(allow_unsafe=True)])
 def test_the_serializers_of_the_library_serve(serializer: Any) -> None:
     assert ManagerConfig(serializer=serializer).serializer is serializer
