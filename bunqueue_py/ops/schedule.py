@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime
 from typing import Any
 
@@ -31,6 +32,8 @@ from .draft import encode
 from .push import find_queue
 from .recover import check_open, enter
 from .schedule_marks import arm, mark_gone, mark_progress, mark_schedule
+
+_log = logging.getLogger("bunqueue_py.schedules")
 
 
 def define(
@@ -158,9 +161,17 @@ def get(state: State, queue_name: str, schedule_id: str) -> Scheduler | None:
 
 
 def all_of(state: State, queue_name: str | None) -> list[Scheduler]:
-    """Those of the queue (`None`: of all queues), by queue and id."""
+    """Those of the queue (`None`: of all queues), by queue and id. One whose job's data cannot be
+    decoded is left out, and logged; asked for by its id, it raises `SerializationError`."""
     check_open(state)
-    return [_view(state, schedule) for schedule in state.schedules.of(queue_name)]
+    found = []
+    for schedule in state.schedules.of(queue_name):
+        try:
+            found.append(_view(state, schedule))
+        except SerializationError as error:
+            name = f"{schedule.queue.name}/{schedule.id}"
+            _log.warning("scheduler %s is left out: %s", name, error)
+    return found
 
 
 def preview(state: State, queue_name: str, schedule_id: str, n: int) -> list[datetime] | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bunqueue_py import Queue, QueueManager
+from bunqueue_py import JobSpec, Queue, QueueManager, SerializationError
 from bunqueue_py.ops.query import check
 from bunqueue_py.testing import VirtualClock
 
@@ -105,6 +105,24 @@ def test_settings_out_of_their_bounds_keep_nobody_from_opening_the_file(
         check(manager._state)
         with QueueManager.open_readonly(path) as view:
             assert set(names) <= set(view.queues()) <= set(manager.queues())
+
+
+def test_a_schedule_whose_data_cannot_be_decoded_hides_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "jobs.db"
+    with manager_of(path) as manager:
+        for name in ("good", "other"):
+            Queue("q", manager).schedulers.upsert(name, every=60, job=JobSpec("n", {"n": 1}))
+    damaged = "UPDATE rest SET body = replace(body, 'eyJu', 'AAAA') WHERE key = ?"
+    damage(path, (damaged, ("q\0other",)))
+    with manager_of(path) as manager:
+        schedulers = Queue("q", manager).schedulers
+        assert [scheduler.id for scheduler in schedulers.list()] == ["good"]
+        assert "q/other is left out" in caplog.text
+        with pytest.raises(SerializationError):
+            schedulers.get("other")
+        assert schedulers.remove("other")
 
 
 def failed_job(manager: QueueManager) -> str:
