@@ -480,7 +480,7 @@ class ReadonlyManager:
     @property
     def backend(self) -> Backend:
         """What a `Worker` asks for: raises `StorageError`."""
-        self._refuse("run workers")
+        self._refuse("run workers or hear of events")
 
     ack = _refused("ack")
     ack_batch = _refused("ack_batch")
