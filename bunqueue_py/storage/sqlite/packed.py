@@ -15,19 +15,21 @@ from operator import itemgetter
 from sqlite3 import Connection
 from typing import Any
 
-from ...model.job import PENDING
+from ...model.job import COMPLETED, PENDING
 from ...model.rows import (
     ATTEMPTS_MADE,
     CLAIM,
     CREATED,
     CUSTOM_ID,
     DATA,
+    DONE_WIDTH,
     ENTERED,
     ID,
     INLINE_BYTES,
     NAME,
     OPTIONS,
     PLAIN_WIDTH,
+    PRIORITY,
     QUEUE,
     RESULT,
     RESULT_SIZE,
@@ -36,7 +38,6 @@ from ...model.rows import (
     SIDE,
     STARTED,
     STATE,
-    full_row,
 )
 from .rows import ABSENT, COLUMNS, KEEP, RowEncoder, bindable
 
@@ -159,20 +160,69 @@ class _Columns:
 
 _UPSERT = f"INSERT INTO jobs({','.join(COLUMNS)})SELECT "
 
+_PLACES = tuple(map(itemgetter, range(RESULT_SIZE + 1)))
 
-def count_plain(rows: Sequence[Any]) -> int:
-    """How many of the rows are short ones."""
-    return list(map(len, rows)).count(PLAIN_WIDTH)
+_IN_PLAIN = {ID: 0, QUEUE: 1, SEQ: 2, RUN_AT: 3, CREATED: 4, NAME: 5, OPTIONS: 6, DATA: 7}
+_IN_DONE = {ENTERED: 1, STARTED: 2, ATTEMPTS_MADE: 3, RESULT: 4, RESULT_SIZE: 5}
+_UNTIL_RUN = {ATTEMPTS_MADE: 0, RESULT_SIZE: -1}
+
+
+class _Rows:
+    """Rows of all widths, column by column: the short ones, the ones that are done, the others."""
+
+    __slots__ = ("done", "plain", "waiting", "whole")
+
+    def __init__(self, rows: Sequence[Any]) -> None:
+        widths = list(map(len, rows))
+        self.waiting = _of_width(rows, widths, PLAIN_WIDTH)
+        self.done = _of_width(rows, widths, DONE_WIDTH)
+        self.whole = _of_width(rows, widths, RESULT_SIZE + 1)
+        #: what tells of the beginning of those of the first two kinds
+        self.plain = [*self.waiting, *_column(self.done, 0)]
+
+    def __getitem__(self, place: int) -> list[Any]:
+        if place in _IN_PLAIN:
+            found = _column(self.plain, _IN_PLAIN[place])
+        elif place in _IN_DONE:
+            if place == ENTERED:
+                found = _column(self.waiting, _IN_PLAIN[CREATED])
+            else:
+                found = [_UNTIL_RUN.get(place)] * len(self.waiting)
+            found += _column(self.done, _IN_DONE[place])
+        elif place == STATE:
+            found = [PENDING] * len(self.waiting) + [COMPLETED] * len(self.done)
+        else:
+            found = [0 if place == PRIORITY else None] * len(self.plain)
+        return found + _column(self.whole, place) if self.whole else found
+
+
+def _of_width(rows: Sequence[Any], widths: list[int], width: int) -> Sequence[Any]:
+    count = widths.count(width)
+    if count == len(rows):
+        return rows
+    return [row for row in rows if len(row) == width] if count else []
+
+
+def count_short(rows: Sequence[Any]) -> int:
+    """How many of the rows are of the two short kinds."""
+    widths = list(map(len, rows))
+    return widths.count(PLAIN_WIDTH) + widths.count(DONE_WIDTH)
 
 
 def pack(rows: list[Any], encoder: RowEncoder, on_conflict: str) -> Packed | None:
     """The statement that writes those rows, and its values; `None` if they are of an odd kind."""
     columns = _Columns(len(rows))
+    parts = _Rows(rows)
+    results, sizes = parts[RESULT], parts[RESULT_SIZE]
     try:
-        if count_plain(rows) == len(rows):
-            found = _plain(rows, columns, encoder)
-        else:
-            found = _full(rows, columns, encoder)
+        found = (
+            columns.ids(parts[ID]),
+            columns.texts(parts[QUEUE]),
+            *(columns.numbers(parts[place]) for place in (SEQ, STATE, PRIORITY, RUN_AT, ENTERED)),
+            _meta(parts, sizes, columns, encoder),
+            columns.blobs(parts[DATA], ABSENT),
+            columns.blobs(results, _absent(results, sizes)),
+        )
     except _Unfit:
         return None
     text = f"{_UPSERT}{','.join(found)} FROM temp.numbers WHERE i<?1 {on_conflict}"
@@ -183,17 +233,18 @@ def pack_ended(rows: list[Any], encoder: RowEncoder) -> Packed | None:
     """The statement that writes the run of those jobs, or its end, of which all else is in the
     file. It changes as many rows as it should, or some are missing there."""
     columns = _Columns(len(rows))
-    results, sizes = map(_column, (rows, rows), (RESULT, RESULT_SIZE))
+    parts = _Rows(rows)
+    results, sizes = parts[RESULT], parts[RESULT_SIZE]
     try:
-        at = columns.ids(_column(rows, ID))
-        state = columns.numbers(_column(rows, STATE))
-        moment = columns.numbers(_column(rows, ENTERED))
-        meta = _meta(rows, sizes, columns, encoder)
+        at = columns.ids(parts[ID])
+        state = columns.numbers(parts[STATE])
+        moment = columns.numbers(parts[ENTERED])
+        meta = _meta(parts, sizes, columns, encoder)
         result = columns.blobs(results, _absent(results, sizes))
         place = ""
-        if _column(rows, SIDE).count(None) != columns.count:
+        if parts[SIDE].count(None) != columns.count:
             # one that waited for other jobs, or for a wall clock, got its place when that was over
-            seq, run_at = (columns.numbers(_column(rows, part)) for part in (SEQ, RUN_AT))
+            seq, run_at = (columns.numbers(parts[part]) for part in (SEQ, RUN_AT))
             place = f"seq={seq},run_at={run_at},"
     except _Unfit:
         return None
@@ -204,44 +255,7 @@ def pack_ended(rows: list[Any], encoder: RowEncoder) -> Packed | None:
     return text, columns.values
 
 
-def _plain(rows: list[Any], columns: _Columns, encoder: RowEncoder) -> tuple[str, ...]:
-    ids, queues, seqs, run_at, entered, names, options, data = (
-        _column(rows, place) for place in range(PLAIN_WIDTH)
-    )
-    if not _one_head(names, options):
-        return _full(rows, columns, encoder)
-    return (
-        columns.ids(ids),
-        columns.texts(queues),
-        columns.numbers(seqs),
-        columns.bind(PENDING),
-        columns.bind(0),
-        columns.numbers(run_at),
-        columns.numbers(entered),
-        columns.bind(encoder.waiting(names[0], options[0])),
-        columns.blobs(data, ABSENT),
-        columns.bind(ABSENT),
-    )
-
-
-def _full(rows: list[Any], columns: _Columns, encoder: RowEncoder) -> tuple[str, ...]:
-    rows = [full_row(row) if len(row) == PLAIN_WIDTH else row for row in rows]
-    results, sizes = map(_column, (rows, rows), (RESULT, RESULT_SIZE))
-    numbers = (columns.numbers(_column(rows, place)) for place in range(SEQ, ENTERED + 1))
-    return (
-        columns.ids(_column(rows, ID)),
-        columns.texts(_column(rows, QUEUE)),
-        *numbers,
-        _meta(rows, sizes, columns, encoder),
-        columns.blobs(_column(rows, DATA), ABSENT),
-        columns.blobs(results, _absent(results, sizes)),
-    )
-
-
-_PLACES = tuple(map(itemgetter, range(RESULT_SIZE + 1)))
-
-
-def _column(rows: list[Any], place: int) -> list[Any]:
+def _column(rows: Sequence[Any], place: int) -> list[Any]:
     # not zip(*rows), which goes through all the rows for each value of one
     return list(map(_PLACES[place], rows))
 
@@ -255,27 +269,25 @@ def _absent(results: Sequence[bytes | None], sizes: list[int]) -> list[int] | in
     ]
 
 
-def _meta(rows: list[Any], sizes: list[int], columns: _Columns, encoder: RowEncoder) -> str:
-    created, started, attempts, names, options = (
-        _column(rows, place) for place in (CREATED, STARTED, ATTEMPTS_MADE, NAME, OPTIONS)
-    )
-    count = columns.count
+def _meta(parts: _Rows, sizes: list[int], columns: _Columns, encoder: RowEncoder) -> str:
+    if parts.waiting:
+        return columns.texts(encoder.metas([*parts.waiting, *parts.done, *parts.whole]))
+    names, options = parts[NAME], parts[OPTIONS]
+    started, attempts = parts[STARTED], parts[ATTEMPTS_MADE]
+    count, whole = columns.count, len(parts.whole)
     if (
-        _one_head(names, options)
+        # options are equal only if they are one object
+        options.count(options[0]) == names.count(names[0]) == count
         and not started.count(None)
-        and all(_column(rows, place).count(None) == count for place in (CUSTOM_ID, CLAIM, SIDE))
+        and all(_column(parts.whole, p).count(None) == whole for p in (CUSTOM_ID, CLAIM, SIDE))
     ):
         # the end of a meta as `RowEncoder.add` makes it, put together there
         head = bindable(f"{encoder.head(names[0], options[0])},")
         if head.__class__ is not str:
             raise _Unfit
-        began = f"{columns.bind(head)}||{columns.digits(created)}||','||{columns.digits(started)}"
+        created = columns.digits(parts[CREATED])
+        began = f"{columns.bind(head)}||{created}||','||{columns.digits(started)}"
         if attempts.count(attempts[0]) == sizes.count(sizes[0]) == count:
             return f"{began}||{columns.bind(f',{attempts[0]},{sizes[0]}]')}"
         return f"{began}||','||{columns.digits(attempts)}||','||{columns.digits(sizes)}||']'"
-    return columns.texts(encoder.metas(rows))
-
-
-def _one_head(names: Sequence[str], options: Sequence[Any]) -> bool:
-    # options are equal only if they are one object
-    return options.count(options[0]) == names.count(names[0]) == len(names)
+    return columns.texts(encoder.metas([*parts.done, *parts.whole]))
