@@ -48,6 +48,8 @@ MAX_PACKED = 4096
 
 _ID_LENGTH = 36
 
+_MAX_RUNS = 4
+
 Packed = tuple[str, list[Any]]
 
 
@@ -74,7 +76,7 @@ class _Columns:
     def __init__(self, count: int) -> None:
         self.count = count
         self.values: list[Any] = [count]
-        self._known: list[tuple[list[int], str]] = []
+        self._known: list[tuple[list[int], tuple[str, type]]] = []
 
     def bind(self, value: Any) -> str:
         """The same for all rows."""
@@ -84,31 +86,55 @@ class _Columns:
     def numbers(self, numbers: list[int]) -> str:
         """Integers."""
         first, last, count = numbers[0], numbers[-1], self.count
-        if first == last and numbers.count(first) == count:
-            return self.bind(first)
-        if last - first == count - 1 and numbers == list(range(first, last + 1)):
+        if last - first == count - 1 > 0 and numbers == list(range(first, last + 1)):
             return f"(i+{self.bind(first)})"
-        return f"CAST({self.digits(numbers)}AS INTEGER)"
+        text, kind = self._told(numbers)
+        return text if kind is int else f"CAST({text}AS INTEGER)"
 
     def digits(self, numbers: list[int]) -> str:
-        """Integers as text, with spaces before the shorter ones."""
-        for known, text in self._known:
+        """Integers as what becomes text beside text, with spaces before the shorter ones."""
+        return self._told(numbers)[0]
+
+    def _told(self, numbers: list[int]) -> tuple[str, type]:
+        for known, told in self._known:
             if known == numbers:
-                return text
+                return told
+        text = self._alike(numbers)
+        told = (text, int) if text else (self._digits(numbers), str)
+        self._known.append((numbers, told))
+        return told
+
+    def _digits(self, numbers: list[int]) -> str:
         distinct = set(numbers)
-        width = max(len(str(min(distinct))), len(str(max(distinct))))
-        if len(distinct) == 1:
-            text = self.bind(str(numbers[0]))
-        else:
-            if 4 * len(distinct) < self.count:
-                # as with moments, of which many are the same
-                texts = {number: f"%{width}d" % number for number in distinct}
-                digits = "".join(map(texts.__getitem__, numbers))
-            else:
-                digits = f"%{width}d" * self.count % tuple(numbers)
-            text = self._piece(digits.encode(), width)
-        self._known.append((numbers, text))
-        return text
+        least, most = str(min(distinct)), str(max(distinct))
+        width = max(len(least), len(most))
+        if 4 * len(distinct) < self.count:
+            # as with moments, of which many are the same
+            texts = {number: f"%{width}d" % number for number in distinct}
+            return self._piece("".join(map(texts.__getitem__, numbers)).encode(), width)
+        if len(least) == len(most) and least[0] != "-":
+            # a list is shown in a third of the time that a format takes
+            return self._piece(str(numbers).encode(), width, first=2, step=width + 2)
+        return self._piece((f"%{width}d" * self.count % tuple(numbers)).encode(), width)
+
+    def _alike(self, numbers: list[int]) -> str:
+        """Integers of which the same stand side by side; empty where that is too seldom."""
+        first = numbers[0]
+        if first == numbers[-1] and numbers.count(first) == self.count:
+            return self.bind(first)
+        if len(set(numbers)) > _MAX_RUNS:
+            return ""
+        at, runs = 0, []
+        while at < self.count:
+            number = numbers[at]
+            alike = numbers.count(number)
+            if numbers[at : at + alike].count(number) != alike:
+                return ""
+            at += alike
+            runs.append((at, number))
+        last = self.bind(runs.pop()[1])
+        whens = [f"WHEN i<{self.bind(end)} THEN {self.bind(number)}" for end, number in runs]
+        return f"CASE {' '.join(whens)} ELSE {last} END"
 
     def ids(self, ids: Sequence[str]) -> str:
         """Job ids, which are all of one length."""
@@ -150,12 +176,15 @@ class _Columns:
             return self.bind(joined)
         if lengths.count(lengths[0]) == self.count:
             return self._piece(joined, lengths[0])
-        starts = self.numbers(list(accumulate(lengths, initial=1))[:-1])
-        return f"substr({self.bind(joined)},{starts},{self.numbers(lengths)})"
+        # all of one width
+        base = 10 ** len(str(len(joined)))
+        starts = self.numbers(list(accumulate(lengths, initial=base + 1))[:-1])
+        return f"substr({self.bind(joined)},{starts}-{self.bind(base)},{self.numbers(lengths)})"
 
-    def _piece(self, joined: bytes, width: int) -> str:
+    def _piece(self, joined: bytes, width: int, *, first: int = 1, step: int = 0) -> str:
         each = self.bind(width)
-        return f"substr({self.bind(joined)},i*{each}+1,{each})"
+        every = self.bind(step) if step else each
+        return f"substr({self.bind(joined)},i*{every}+{first},{each})"
 
 
 _UPSERT = f"INSERT INTO jobs({','.join(COLUMNS)})SELECT "
@@ -168,7 +197,8 @@ _UNTIL_RUN = {ATTEMPTS_MADE: 0, RESULT_SIZE: -1}
 
 
 class _Rows:
-    """Rows of all widths, column by column: the short ones, the ones that are done, the others."""
+    """Rows of all widths, column by column: the whole ones, the ones that are done, and the ones
+    that wait, which is the order in which most have come in."""
 
     __slots__ = ("done", "plain", "waiting", "whole")
 
@@ -178,22 +208,26 @@ class _Rows:
         self.done = _of_width(rows, widths, DONE_WIDTH)
         self.whole = _of_width(rows, widths, RESULT_SIZE + 1)
         #: what tells of the beginning of those of the first two kinds
-        self.plain = [*self.waiting, *_column(self.done, 0)]
+        self.plain = [*_column(self.done, 0), *self.waiting]
 
     def __getitem__(self, place: int) -> list[Any]:
+        found = _column(self.whole, place)
+        done, waiting = len(self.done), len(self.waiting)
+        if not done + waiting:
+            return found
         if place in _IN_PLAIN:
-            found = _column(self.plain, _IN_PLAIN[place])
+            found += map(_PLACES[_IN_PLAIN[place]], self.plain)
         elif place in _IN_DONE:
+            found += map(_PLACES[_IN_DONE[place]], self.done)
             if place == ENTERED:
-                found = _column(self.waiting, _IN_PLAIN[CREATED])
+                found += map(_PLACES[_IN_PLAIN[CREATED]], self.waiting)
             else:
-                found = [_UNTIL_RUN.get(place)] * len(self.waiting)
-            found += _column(self.done, _IN_DONE[place])
+                found += [_UNTIL_RUN.get(place)] * waiting
         elif place == STATE:
-            found = [PENDING] * len(self.waiting) + [COMPLETED] * len(self.done)
+            found += [COMPLETED] * done + [PENDING] * waiting
         else:
-            found = [0 if place == PRIORITY else None] * len(self.plain)
-        return found + _column(self.whole, place) if self.whole else found
+            found += [0 if place == PRIORITY else None] * (done + waiting)
+        return found
 
 
 def _of_width(rows: Sequence[Any], widths: list[int], width: int) -> Sequence[Any]:
@@ -270,24 +304,32 @@ def _absent(results: Sequence[bytes | None], sizes: list[int]) -> list[int] | in
 
 
 def _meta(parts: _Rows, sizes: list[int], columns: _Columns, encoder: RowEncoder) -> str:
-    if parts.waiting:
-        return columns.texts(encoder.metas([*parts.waiting, *parts.done, *parts.whole]))
-    names, options = parts[NAME], parts[OPTIONS]
-    started, attempts = parts[STARTED], parts[ATTEMPTS_MADE]
-    count, whole = columns.count, len(parts.whole)
-    if (
+    names, options, started = parts[NAME], parts[OPTIONS], parts[STARTED]
+    whole, begun = len(parts.whole), columns.count - len(parts.waiting)
+    if not (
         # options are equal only if they are one object
-        options.count(options[0]) == names.count(names[0]) == count
-        and not started.count(None)
+        options.count(options[0]) == names.count(names[0]) == columns.count
+        and started.count(None) == len(parts.waiting)
         and all(_column(parts.whole, p).count(None) == whole for p in (CUSTOM_ID, CLAIM, SIDE))
     ):
-        # the end of a meta as `RowEncoder.add` makes it, put together there
-        head = bindable(f"{encoder.head(names[0], options[0])},")
-        if head.__class__ is not str:
-            raise _Unfit
-        created = columns.digits(parts[CREATED])
-        began = f"{columns.bind(head)}||{created}||','||{columns.digits(started)}"
-        if attempts.count(attempts[0]) == sizes.count(sizes[0]) == count:
-            return f"{began}||{columns.bind(f',{attempts[0]},{sizes[0]}]')}"
-        return f"{began}||','||{columns.digits(attempts)}||','||{columns.digits(sizes)}||']'"
-    return columns.texts(encoder.metas([*parts.done, *parts.whole]))
+        return columns.texts(encoder.metas([*parts.whole, *parts.done, *parts.waiting]))
+    waiting = encoder.waiting(names[0], options[0])
+    if not begun:
+        return columns.bind(waiting)
+    # the end of a meta as `RowEncoder.add` makes it, put together there
+    head = bindable(f"{encoder.head(names[0], options[0])},")
+    if head.__class__ is not str:
+        raise _Unfit
+    if parts.waiting:
+        # nothing is said of these; a number like the others is told in the same few steps
+        started[begun:] = [started[begun - 1]] * len(parts.waiting)
+    created = columns.digits(parts[CREATED])
+    text = f"{columns.bind(head)}||{created}||','||{columns.digits(started)}"
+    attempts = parts[ATTEMPTS_MADE]
+    if attempts.count(attempts[0]) == sizes.count(sizes[0]) == columns.count:
+        text += f"||{columns.bind(f',{attempts[0]},{sizes[0]}]')}"
+    else:
+        text += f"||','||{columns.digits(attempts)}||','||{columns.digits(sizes)}||']'"
+    if parts.waiting:
+        text = f"CASE WHEN i<{columns.bind(begun)} THEN {text} ELSE {columns.bind(waiting)} END"
+    return text

@@ -189,6 +189,10 @@ class RowEncoder:
             metas.append(meta)
         return metas
 
+    def waiting(self, name: str, options: Options) -> str | bytearray:
+        """The whole meta of a job that waits for its first run, and of which there is no more."""
+        return bindable(self.head(name, options) + _ROOM)
+
     def head(self, name: str, options: Options) -> str:
         """The beginning of a meta: what is the same for most jobs."""
         heads, texts = self._heads, self._options
