@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from .claim import SKIP, AnyClaim, Claim
 from .failure import Failure
-from .job import ACTIVE, COMPLETED, NOWHERE, PENDING, JobRecord
+from .job import ACTIVE, NOWHERE, PENDING, JobRecord
 from .links import LinksRow, links_of_row
 from .options import Options
 from .side import AttemptRow, Letter, Side
@@ -73,14 +73,14 @@ a long backlog, and so read back with less ado."""
 
 PLAIN_WIDTH: Final = 8
 
-DoneRow = tuple[PlainRow, int, int, int, bytes | None, int]
-"""plain row, entered, started, attempts made, result, result_size of a job that came in as such a
-one and has completed since, with nothing else to say: most of what comes and ends between two
-cuts. Its result does not stand apart."""
+RunRow = tuple[PlainRow, int, int, int, int, bytes | None, int]
+"""plain row, state, entered, started, attempts made, result, result_size of a job that came in as
+such a one and whose run has begun, or ended well, with nothing else to say: most of what comes and
+ends between two cuts. Its result does not stand apart."""
 
-DONE_WIDTH: Final = 6
+RUN_WIDTH: Final = 7
 
-AnyRow = JobRow | PlainRow | DoneRow
+AnyRow = JobRow | PlainRow | RunRow
 """What a mark may be; told apart by their widths, and alike after `full_row`."""
 
 ID: Final = 0
@@ -180,11 +180,11 @@ def full_row(row: AnyRow) -> JobRow:
         job_id, queue, seq, run_at, entered, name, options, data = row
         head = (job_id, queue, seq, PENDING, 0, run_at, entered, entered, None, 0)
         return (*head, name, options, None, None, None, data, None, -1)
-    if len(row) == DONE_WIDTH:
-        plain, moment, started, attempts, result, size = row
+    if len(row) == RUN_WIDTH:
+        plain, state, moment, started, attempts, result, size = row
         job_id, queue, seq, run_at, created, name, options, data = plain
-        ended = (job_id, queue, seq, COMPLETED, 0, run_at, moment, created, started, attempts)
-        return (*ended, name, options, None, None, None, data, result, size)
+        begun = (job_id, queue, seq, state, 0, run_at, moment, created, started, attempts)
+        return (*begun, name, options, None, None, None, data, result, size)
     return row
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ..model.claim import Claim
-from ..model.job import COMPLETED, Delivery, JobRecord
+from ..model.job import ACTIVE, COMPLETED, Delivery, JobRecord
 from ..model.rows import INLINE_BYTES, PLAIN_WIDTH, claim_row, row_of, side_row
 from ..shard.dirty import GROUP_KIND, HELD_KIND, Dirty, group_name, held_name
 from ..shard.group import Group
@@ -67,8 +67,21 @@ def _mark_oldest_start(dirty: Dirty) -> None:
 def mark_run(dirty: Dirty, record: JobRecord) -> None:
     """The record's turn has come, or its run has begun: nothing else of it has changed since it
     was marked last."""
-    job_id, jobs, ended = record.id, dirty.jobs, dirty.ended
-    known = job_id in jobs and ended.get(job_id) is not jobs[job_id]
+    job_id, jobs, ended, started_ms = record.id, dirty.jobs, dirty.ended, record.started_ms
+    older = jobs.get(job_id)
+    if (
+        older is not None
+        and len(older) == PLAIN_WIDTH
+        and record.side is None
+        and record.delivery is not None
+        and record.delivery.begun
+        and started_ms is not None
+    ):
+        # as of one that has completed
+        entered_ms, attempts = record.entered_ms, record.attempts_made
+        jobs[job_id] = older, ACTIVE, entered_ms, started_ms, attempts, None, -1
+        return
+    known = job_id in jobs and ended.get(job_id) is not older
     row = row_of(record, seq_of(record) or 0)
     dirty.mark(row)
     if not known:
@@ -104,7 +117,8 @@ def mark_completed(
     ):
         # any other change would have made another row of it
         size = record.result_size
-        jobs[job_id] = known, record.entered_ms, started_ms, record.attempts_made, result, size
+        entered_ms, attempts = record.entered_ms, record.attempts_made
+        jobs[job_id] = known, COMPLETED, entered_ms, started_ms, attempts, result, size
         return
     key, data = record.key, record.data
     # what `row_of` and `seq_of` say, in line for a job that has stood in a lane
@@ -159,7 +173,8 @@ def mark_ended(
             mark_completed(dirty, queue, record, result)
         else:
             size = record.result_size
-            jobs[job_id] = known, record.entered_ms, started_ms, record.attempts_made, result, size
+            entered_ms, attempts = record.entered_ms, record.attempts_made
+            jobs[job_id] = known, COMPLETED, entered_ms, started_ms, attempts, result, size
     while starts and starts[0].record.delivery is not starts[0]:
         starts.popleft()
 

@@ -15,14 +15,13 @@ from operator import itemgetter
 from sqlite3 import Connection
 from typing import Any
 
-from ...model.job import COMPLETED, PENDING
+from ...model.job import PENDING
 from ...model.rows import (
     ATTEMPTS_MADE,
     CLAIM,
     CREATED,
     CUSTOM_ID,
     DATA,
-    DONE_WIDTH,
     ENTERED,
     ID,
     INLINE_BYTES,
@@ -34,6 +33,7 @@ from ...model.rows import (
     RESULT,
     RESULT_SIZE,
     RUN_AT,
+    RUN_WIDTH,
     SEQ,
     SIDE,
     STARTED,
@@ -192,41 +192,39 @@ _UPSERT = f"INSERT INTO jobs({','.join(COLUMNS)})SELECT "
 _PLACES = tuple(map(itemgetter, range(RESULT_SIZE + 1)))
 
 _IN_PLAIN = {ID: 0, QUEUE: 1, SEQ: 2, RUN_AT: 3, CREATED: 4, NAME: 5, OPTIONS: 6, DATA: 7}
-_IN_DONE = {ENTERED: 1, STARTED: 2, ATTEMPTS_MADE: 3, RESULT: 4, RESULT_SIZE: 5}
-_UNTIL_RUN = {ATTEMPTS_MADE: 0, RESULT_SIZE: -1}
+_IN_RUN = {STATE: 1, ENTERED: 2, STARTED: 3, ATTEMPTS_MADE: 4, RESULT: 5, RESULT_SIZE: 6}
+_UNTIL_RUN = {STATE: PENDING, ATTEMPTS_MADE: 0, RESULT_SIZE: -1}
 
 
 class _Rows:
-    """Rows of all widths, column by column: the whole ones, the ones that are done, and the ones
-    that wait, which is the order in which most have come in."""
+    """Rows of all widths, column by column: the whole ones, those of runs, and those that wait,
+    which is the order in which most have come in."""
 
-    __slots__ = ("done", "plain", "waiting", "whole")
+    __slots__ = ("plain", "runs", "waiting", "whole")
 
     def __init__(self, rows: Sequence[Any]) -> None:
         widths = list(map(len, rows))
         self.waiting = _of_width(rows, widths, PLAIN_WIDTH)
-        self.done = _of_width(rows, widths, DONE_WIDTH)
+        self.runs = _of_width(rows, widths, RUN_WIDTH)
         self.whole = _of_width(rows, widths, RESULT_SIZE + 1)
         #: what tells of the beginning of those of the first two kinds
-        self.plain = [*_column(self.done, 0), *self.waiting]
+        self.plain = [*_column(self.runs, 0), *self.waiting]
 
     def __getitem__(self, place: int) -> list[Any]:
         found = _column(self.whole, place)
-        done, waiting = len(self.done), len(self.waiting)
-        if not done + waiting:
+        runs, waiting = len(self.runs), len(self.waiting)
+        if not runs + waiting:
             return found
         if place in _IN_PLAIN:
             found += map(_PLACES[_IN_PLAIN[place]], self.plain)
-        elif place in _IN_DONE:
-            found += map(_PLACES[_IN_DONE[place]], self.done)
+        elif place in _IN_RUN:
+            found += map(_PLACES[_IN_RUN[place]], self.runs)
             if place == ENTERED:
                 found += map(_PLACES[_IN_PLAIN[CREATED]], self.waiting)
             else:
                 found += [_UNTIL_RUN.get(place)] * waiting
-        elif place == STATE:
-            found += [COMPLETED] * done + [PENDING] * waiting
         else:
-            found += [0 if place == PRIORITY else None] * (done + waiting)
+            found += [0 if place == PRIORITY else None] * (runs + waiting)
         return found
 
 
@@ -240,7 +238,7 @@ def _of_width(rows: Sequence[Any], widths: list[int], width: int) -> Sequence[An
 def count_short(rows: Sequence[Any]) -> int:
     """How many of the rows are of the two short kinds."""
     widths = list(map(len, rows))
-    return widths.count(PLAIN_WIDTH) + widths.count(DONE_WIDTH)
+    return widths.count(PLAIN_WIDTH) + widths.count(RUN_WIDTH)
 
 
 def pack(rows: list[Any], encoder: RowEncoder, on_conflict: str) -> Packed | None:
@@ -312,7 +310,7 @@ def _meta(parts: _Rows, sizes: list[int], columns: _Columns, encoder: RowEncoder
         and started.count(None) == len(parts.waiting)
         and all(_column(parts.whole, p).count(None) == whole for p in (CUSTOM_ID, CLAIM, SIDE))
     ):
-        return columns.texts(encoder.metas([*parts.whole, *parts.done, *parts.waiting]))
+        return columns.texts(encoder.metas([*parts.whole, *parts.runs, *parts.waiting]))
     waiting = encoder.waiting(names[0], options[0])
     if not begun:
         return columns.bind(waiting)

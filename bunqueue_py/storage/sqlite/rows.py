@@ -31,12 +31,12 @@ from ...model.options import MAX_PRIORITY, Options
 from ...model.rows import (
     CREATED,
     DATA,
-    DONE_WIDTH,
     ENTERED,
     INLINE_BYTES,
     PLAIN_WIDTH,
     RESULT,
     RESULT_SIZE,
+    RUN_WIDTH,
     AnyRow,
     JobRow,
     full_row,
@@ -149,8 +149,10 @@ class RowEncoder:
                 created = entered = row[4]
                 name, options, started, attempts, size = row[5], row[6], None, 0, -1
                 custom_id = claim = side = None
-            elif len(row) == DONE_WIDTH:
-                (_, _, _, _, created, name, options, _), entered, started, attempts, _, size = row
+            elif len(row) == RUN_WIDTH:
+                (_, _, _, _, created, name, options, _), _, entered, started, attempts, _, size = (
+                    row
+                )
                 custom_id = claim = side = None
             else:
                 created, started, attempts, name, options, custom_id, claim, side = row[
