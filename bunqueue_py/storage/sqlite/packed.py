@@ -132,6 +132,8 @@ class _Columns:
                 return ""
             at += alike
             runs.append((at, number))
+        # a text for any number of them: one that is new has to be compiled
+        runs += [runs[-1]] * (_MAX_RUNS - len(runs))
         last = self.bind(runs.pop()[1])
         whens = [f"WHEN i<{self.bind(end)} THEN {self.bind(number)}" for end, number in runs]
         return f"CASE {' '.join(whens)} ELSE {last} END"

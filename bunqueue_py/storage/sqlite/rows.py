@@ -146,13 +146,12 @@ class RowEncoder:
         entered: int | None
         for row in rows:
             if len(row) == PLAIN_WIDTH:
-                created = entered = row[4]
-                name, options, started, attempts, size = row[5], row[6], None, 0, -1
+                entered, name, options = row[4:7]
+                created, started, attempts, size = entered, None, 0, -1
                 custom_id = claim = side = None
             elif len(row) == RUN_WIDTH:
-                (_, _, _, _, created, name, options, _), _, entered, started, attempts, _, size = (
-                    row
-                )
+                plain, _, entered, started, attempts, _, size = row
+                created, name, options = plain[4:7]
                 custom_id = claim = side = None
             else:
                 created, started, attempts, name, options, custom_id, claim, side = row[
