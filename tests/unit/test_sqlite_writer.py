@@ -911,9 +911,18 @@ def test_there_is_room_for_what_is_written_in_half_of_the_lag(table: Desk) -> No
 
 
 def test_a_unit_greater_than_the_room_does_not_close_it(table: Desk) -> None:
-    # 100,000 rows/s, in which 2,500 take a quarter of the lag
-    table.landed(1, 20_000, 5.0, 5.2)
+    # 70,000 rows/s, so 3,500 in half of the lag, whatever room there was
+    table.landed(1, 14_000, 5.0, 5.2)
+    assert table.room == pytest.approx(2000 * 1.5)
+    table.landed(1, 14_000, 5.0, 5.2)
+    assert table.room == pytest.approx(3500)
+
+
+def test_a_commit_of_more_than_half_of_the_room_is_worth_all_that_it_wrote(table: Desk) -> None:
+    table.landed(1, 2000, 5.0, 5.04)  # 50,000 rows/s: 2,500 in half of the lag
     assert table.room == pytest.approx(2500)
+    table.landed(1, 1000, 5.0, 5.04)  # not to be told from one that waited for the disk
+    assert table.room == pytest.approx(2500 * 25 / 40)
 
 
 def test_a_slow_commit_is_believed_at_once_and_a_fast_one_little_by_little(table: Desk) -> None:
@@ -921,9 +930,9 @@ def test_a_slow_commit_is_believed_at_once_and_a_fast_one_little_by_little(table
     table.landed(1, 4000, 5.0, 5.1)  # four times as long as it may take
     assert table.room == pytest.approx(2000)
     table.landed(1, 1000, 5.0, 5.001)
-    assert table.room == pytest.approx(2500)
-    table.landed(1, 1250, 5.0, 5.02)  # so near to what it may take
-    assert table.room == pytest.approx(2500 * 1.25)
+    assert table.room == pytest.approx(3000)
+    table.landed(1, 1500, 5.0, 5.02)  # so near to what it may take
+    assert table.room == pytest.approx(3000 * 1.25)
 
 
 def test_a_small_commit_that_was_quick_enough_says_nothing_of_the_room(table: Desk) -> None:

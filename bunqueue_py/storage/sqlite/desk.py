@@ -28,7 +28,7 @@ GROUP_WAIT = 0.002
 
 WRITE, TIDY = range(2)
 
-_GROWTH = 1.25
+_GROWTH = 1.5
 """How many times the room may become after a commit that was quick. A slow one is believed at once:
 where the writer is starved at times, the mean would let more through than it can write in time."""
 
@@ -257,8 +257,9 @@ class Desk:
             # half of the time. Most of a small commit's it waits for the disk and the GIL, so its
             # rate says nothing; that it was slow does, and that a great one was quick.
             if rows >= _MIN_ROWS and (slow or rows >= self.room / 4):
-                # a unit may be greater than the room, and is then what the time was spent on
-                fits = max(self.room, rows) * quarter / max(took, 0.001)
+                # one with less than its half of the room is taken for one that had it; one with
+                # more tells what the time was spent on
+                fits = max(self.room, 2 * rows) * quarter / max(took, 0.001)
                 self.room = max(MIN_ROOM, min(self.room * _GROWTH, fits))
             if rows:
                 self._tidy_at = now + IDLE_AFTER
