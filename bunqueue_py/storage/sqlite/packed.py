@@ -68,7 +68,7 @@ def make_numbers(connection: Connection) -> None:
     )
 
 
-class _Columns:
+class Columns:
     """The columns of one statement, as expressions, and the values that they are made of."""
 
     __slots__ = ("_known", "count", "values")
@@ -245,7 +245,7 @@ def count_short(rows: Sequence[Any]) -> int:
 
 def pack(rows: list[Any], encoder: RowEncoder, on_conflict: str) -> Packed | None:
     """The statement that writes those rows, and its values; `None` if they are of an odd kind."""
-    columns = _Columns(len(rows))
+    columns = Columns(len(rows))
     parts = _Rows(rows)
     results, sizes = parts[RESULT], parts[RESULT_SIZE]
     try:
@@ -266,7 +266,7 @@ def pack(rows: list[Any], encoder: RowEncoder, on_conflict: str) -> Packed | Non
 def pack_ended(rows: list[Any], encoder: RowEncoder) -> Packed | None:
     """The statement that writes the run of those jobs, or its end, of which all else is in the
     file. It changes as many rows as it should, or some are missing there."""
-    columns = _Columns(len(rows))
+    columns = Columns(len(rows))
     parts = _Rows(rows)
     results, sizes = parts[RESULT], parts[RESULT_SIZE]
     try:
@@ -303,7 +303,7 @@ def _absent(results: Sequence[bytes | None], sizes: list[int]) -> list[int] | in
     ]
 
 
-def _meta(parts: _Rows, sizes: list[int], columns: _Columns, encoder: RowEncoder) -> str:
+def _meta(parts: _Rows, sizes: list[int], columns: Columns, encoder: RowEncoder) -> str:
     names, options, started = parts[NAME], parts[OPTIONS], parts[STARTED]
     whole, begun = len(parts.whole), columns.count - len(parts.waiting)
     if not (
