@@ -68,7 +68,8 @@ def take_plain(
         if begun:
             if tell is not None:
                 tell(queue, job_id, now, None)
-            runs.append(delivery)
+            if dirty is not None:
+                runs.append(delivery)
             begun = not claim
         views.append(view(job_id, token, fields_of(record, _ACTIVE)))
     if views:

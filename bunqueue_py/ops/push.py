@@ -293,10 +293,10 @@ def push_batch(
                 else:
                     queue.ready.admit(record, queue.seq)
                 jobs.append(view(record.id, None, new_fields(record, queue.name, now)))
-                if own is None and priority == 0:
-                    plain.append(record)
-                elif dirty is not None:
-                    if own is None:
+                if dirty is not None:
+                    if own is None and priority == 0:
+                        plain.append(record)
+                    elif own is None:
                         dirty.add_new(record, queue.name, queue.seq, now)
                     else:
                         mark_new(queue, record)
