@@ -49,6 +49,7 @@ MAX_PACKED = 4096
 _ID_LENGTH = 36
 
 _MAX_RUNS = 4
+"""Of so many numbers, each of which stands side by side, SQLite is told where they end."""
 
 Packed = tuple[str, list[Any]]
 
