@@ -28,7 +28,7 @@ GROUP_WAIT = 0.002
 
 WRITE, TIDY = range(2)
 
-_GROWTH = 1.5
+_GROWTH = 1.25
 """How many times the room may become after a commit that was quick. A slow one is believed at once:
 where the writer is starved at times, the mean would let more through than it can write in time."""
 
