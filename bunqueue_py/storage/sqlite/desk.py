@@ -257,9 +257,8 @@ class Desk:
             # half of the time. Most of a small commit's it waits for the disk and the GIL, so its
             # rate says nothing; that it was slow does, and that a great one was quick.
             if rows >= _MIN_ROWS and (slow or rows >= self.room / 4):
-                # one with less than its half of the room is taken for one that had it; one with
-                # more tells what the time was spent on
-                fits = max(self.room, 2 * rows) * quarter / max(took, 0.001)
+                # a unit may be greater than the room, and is then what the time was spent on
+                fits = max(self.room, rows) * quarter / max(took, 0.001)
                 self.room = max(MIN_ROOM, min(self.room * _GROWTH, fits))
             if rows:
                 self._tidy_at = now + IDLE_AFTER
