@@ -58,19 +58,28 @@ class SystemClock:
             start_ns = wall_ns() - clock_ns(boot)
             offset_ns = start_ns + clock_ns(boot) - awake_ns()
             look_ns = 0
+            # one tuple, so that no thread sees the end of one millisecond with the number of
+            # another
+            turn = (0, 0)
 
             def timeline_ms() -> int:
+                now_ns = awake_ns()
+                until_ns, moment = turn
+                return moment if now_ns < until_ns else next_ms(now_ns)
+
+            def next_ms(now_ns: int) -> int:
                 # time awake is cheaper to read; how long the system was suspended is looked up
                 # now and then. In this order, so that a thread that is held up between the two
                 # readings finds too little, and never more than there was
-                nonlocal offset_ns, look_ns
-                now_ns = awake_ns()
+                nonlocal offset_ns, look_ns, turn
                 if now_ns >= look_ns:
                     found_ns = start_ns + clock_ns(boot) - awake_ns()
                     look_ns = now_ns + LOOK_NS
                     if found_ns > offset_ns:
                         offset_ns = found_ns
-                return (now_ns + offset_ns) // 1_000_000
+                moment = (now_ns + offset_ns) // 1_000_000
+                turn = (min((moment + 1) * 1_000_000 - offset_ns, look_ns), moment)
+                return moment
 
         self.timeline_ms: Callable[[], int] = timeline_ms
         self.wall_ms: Callable[[], int] = lambda: wall_ns() // 1_000_000

@@ -88,7 +88,11 @@ from .ops import (
     walk,
 )
 from .ops import close as ops_close
+from .ops.ack import ack as ack_job
+from .ops.pull import pull_one
 from .ops.pull_async import pull_async
+from .ops.push import push as push_job
+from .ops.push_batch import push_batch
 from .readonly import ReadonlyManager, open_readonly
 from .serializers import Serializer
 from .shard.shard import FORKED, INERT
@@ -127,6 +131,7 @@ LAST_FLUSH_MS = 1_000
 """What the last flush may take at the least."""
 _LOCKING = frozenset(f"{__package__}.{room}" for room in ("ops", "shard", "stores", "tasks"))
 DEFAULT_LOCK = 30
+_AT_ONCE: int = 0
 MAX_PREVIEW = 1_000
 _STATE_NAMES = ", ".join(query.ALL_STATES)
 
@@ -184,7 +189,8 @@ class QueueManager:
             config or ManagerConfig(),
             clock or SystemClock(),
             _ids or SystemIds(),
-            partial(Job, self),
+            Job,
+            self,
             kept,
         )
         self._state: State = state
@@ -491,7 +497,7 @@ class QueueManager:
                 )
             options["custom_id"] = custom_id  # type: ignore[typeddict-unknown-key]
             options["deduplication"] = deduplication  # type: ignore[typeddict-unknown-key]
-        return push.push(  # type: ignore[return-value]
+        return push_job(  # type: ignore[return-value]
             self._state,
             queue if queue.__class__ is str else _queue_name(queue),
             data,
@@ -502,12 +508,12 @@ class QueueManager:
     def push_batch(self, queue: Any, specs: Iterable[JobSpec | tuple[str, Any]]) -> list[Job]:
         """Adds up to 100,000 jobs in one unit and returns them in order; what is invalid refuses
         the batch whole, named `jobs[i]`."""
-        return push.push_batch(self._state, _queue_name(queue), specs)  # type: ignore[return-value]
+        return push_batch(self._state, _queue_name(queue), specs)  # type: ignore[return-value]
 
     def pull(
         self,
         queue: Any,
-        timeout: Duration | None = 0,
+        timeout: Duration | None = _AT_ONCE,
         *,
         lock_duration: Duration | None = DEFAULT_LOCK,
         owner: str | None = None,
@@ -516,10 +522,10 @@ class QueueManager:
         """The next job, held by its `token` for `lock_duration` (`None`: without a lock), or
         `None` if there is none within `timeout`. `owner` is shown where the lock expires.
         `group`: `ANY`, `None` for ungrouped jobs only, or the name of a group."""
-        return pull.pull_one(  # type: ignore[return-value]
+        return pull_one(  # type: ignore[return-value]
             self._state,
             queue if queue.__class__ is str else _queue_name(queue),
-            0 if timeout.__class__ is int and not timeout else timeout_to_ms(timeout),
+            0 if timeout is _AT_ONCE else timeout_to_ms(timeout),
             30_000 if lock_duration is DEFAULT_LOCK else _lease_ms(lock_duration),
             owner if owner is None else checked_name(owner, "owner"),
             group if group is ANY else _group(group),
@@ -566,7 +572,7 @@ class QueueManager:
                     data = push.encode(self._state, result, "the result")
             except Exception as error:  # whatever serializer is in use may raise what it likes
                 return self._unserializable(job_id, token, error)
-        return ops_ack.ack(self._state, job_id, token, data)
+        return ack_job(self._state, job_id, token, data)
 
     def ack_batch(self, items: Iterable[Ack]) -> list[Outcome]:
         """`ack` for up to 100,000 items, in order; never raises for one of them: a token that was

@@ -605,7 +605,7 @@ class ReadonlyManager:
             state = JobState.DELAYED if record.run_at_ms > now else high
         else:
             state = _STATES[record.state]
-        return Job(self, record.id, None, fields_of(record, state)).detach(with_data=with_data)
+        return Job.of(self, record.id, None, fields_of(record, state)).detach(with_data=with_data)
 
 
 # -- rows ------------------------------------------------------------------------------------------

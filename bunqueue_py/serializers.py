@@ -92,6 +92,7 @@ class JsonSerializer:
             SerializationError: a part of it would not come back as it is, its containers are
                 nested more than 500 deep, or it is a cycle; `path` says where.
         """
+        encode = self._encode
         try:
             # A flat dict is the usual payload: spelled out, it saves a call that costs as much.
             # Reading by key is faster here than items(), which makes a tuple of each pair.
@@ -100,9 +101,9 @@ class JsonSerializer:
                     if type(key) is not str or type(value[key]) not in _SCALARS:
                         break
                 else:
-                    return "".join(self._encode(value, 0)).encode()
+                    return "".join(encode(value, 0)).encode()
             if type(value) in _SCALARS or _is_plain(value):
-                return "".join(self._encode(value, 0)).encode()
+                return "".join(encode(value, 0)).encode()
         except (ValueError, TypeError, RuntimeError, KeyError):
             pass  # the walk below finds the place; outside this block, so as to leave no context
         return self._dumps_tagged(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from .clock import Clock
@@ -30,19 +31,26 @@ from .sync import RECALL, AnyLock, make_lock
 from .types import JobState
 
 
-@dataclass(frozen=True)
-class State:
+class _Referred:
+    """Weak references to a class with slots need a slot of their own."""
+
+    __slots__ = ("__weakref__",)
+
+
+@dataclass(frozen=True, slots=True)
+class State(_Referred):
     """What one manager holds.
 
     `index` maps a job id to its record and is written under the owning shard's lock; `queues`
     maps a name to its queue. `alarm` is the scheduler's, `beat` the workers'. The bounds
     on completed jobs are looked at when a shard's completions hit `trim_mask`, or its bytes pass
-    `trim_bytes`. `snapshot` reads a record, `view` takes what was read. `now`, `new_id` and their
-    like are bound here once for the hot path. `recalling` is held by whoever brings back a job that
-    only the file has. `cleanup`, `staff` and `counting` are when the clean-up, the look at the
-    workers and the marks of what was counted are due, `workers` who works here, `errors` what the
-    background tasks have come to, `periods` the durations of the config, `timings` how long calls
-    take, or `None` where that is not measured.
+    `trim_bytes`. `snapshot` reads a record, `view` takes what was read: it makes a `view_type` for
+    `manager`, which is opaque here. `now`, `new_id` and their like are bound here once for the hot
+    path. `recalling` is held by whoever brings back a job that only the file has. `cleanup`,
+    `staff` and `counting` are when the clean-up, the look at the workers and the marks of what was
+    counted are due, `workers` who works here, `errors` what the background tasks have come to,
+    `periods` the durations of the config, `timings` how long calls take, or `None` where that is
+    not measured.
     """
 
     config: ManagerConfig
@@ -55,6 +63,8 @@ class State:
     dumps: Callable[[Any], bytes]
     loads: Callable[[bytes], Any]
     view: Callable[..., JobSnapshot]
+    view_type: type[JobSnapshot]
+    manager: Any
     snapshot: Callable[..., JobSnapshot]
     options: OptionsCache
     index: dict[str, JobRecord]
@@ -87,11 +97,13 @@ def build_state(
     config: ManagerConfig,
     clock: Clock,
     ids: Ids,
-    view: Callable[..., JobSnapshot],
+    view_type: type[JobSnapshot],
+    manager: Any,
     storage: Storage | None = None,
 ) -> State:
-    """A fresh, empty state. `view(job_id, token, fields, duplicate=False)` makes what users hold,
-    of the fields of `JobSnapshot`. `storage` is where it survives; `None`: nowhere."""
+    """A fresh, empty state. `view_type` is what users hold of a job, and `manager` what stands
+    behind that. `storage` is where it survives; `None`: nowhere."""
+    view = partial(view_type.of, manager)
 
     def snapshot(record: JobRecord, job_state: JobState, duplicate: bool = False) -> JobSnapshot:
         delivery = record.delivery
@@ -110,6 +122,8 @@ def build_state(
         dumps=config.serializer.dumps,
         loads=config.serializer.loads,
         view=view,
+        view_type=view_type,
+        manager=manager,
         snapshot=snapshot,
         options=OptionsCache(
             config.max_timeline, persistent=storage is not None and storage.persistent

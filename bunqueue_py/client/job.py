@@ -80,8 +80,9 @@ class Job(JobSnapshot):
                     raise self._gone()
                 data = found.data
             else:
+                decode = self._manager.decode
                 try:
-                    data = self._manager.decode(encoded)
+                    data = decode(encoded)
                 except (SerializationError, MemoryError):
                     raise
                 except Exception as error:  # a serializer of the application's may raise anything

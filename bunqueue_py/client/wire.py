@@ -126,7 +126,7 @@ def unpack_jobs(manager: Any, message: Message) -> list[Job]:
     found, at = [], 0
     for size, job_id, token, settings, record, side in message.values:
         fields = _fields(settings, record, side, message.blob[at : at + size])
-        found.append(Job(manager, job_id, token, fields))
+        found.append(Job.of(manager, job_id, token, fields))
         at += size
     return found
 

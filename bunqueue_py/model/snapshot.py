@@ -49,21 +49,34 @@ class JobSnapshot:
     _side: SideView | None = _field(12)
     _unique_key: str | None = _field(13)
 
-    def __init__(
-        self,
+    _manager: Any
+    _value: Any
+    _fields: tuple[Any, ...]
+    _id: str
+    token: str | None
+    #: True when an existing job came back in place of a new one.
+    duplicate: bool
+
+    # There is no `__init__`, for the same reason: the two verbs of one job set these in line.
+
+    @classmethod
+    def of(
+        cls,
         manager: Any,
         job_id: str,
         token: str | None,
         fields: tuple[Any, ...],
         duplicate: bool = False,
-    ) -> None:
-        self._manager = manager
-        self._value: Any = UNREAD
-        #: True when an existing job came back in place of a new one.
-        self.duplicate = duplicate
-        self._id = job_id
-        self.token: str | None = token
-        self._fields = fields
+    ) -> Self:
+        """One of which the payload has not been decoded yet."""
+        view = cls()
+        view._manager = manager
+        view._value = UNREAD
+        view.duplicate = duplicate
+        view._id = job_id
+        view.token = token
+        view._fields = fields
+        return view
 
     def detach(self, *, with_data: bool = True) -> Self:
         """Gives up the token (looking a job up gives no hold on its delivery), and the payload

@@ -29,15 +29,16 @@ def ack(state: State, job_id: str, token: str | None, data: bytes | None) -> Out
     """Completes the job if the token is that of its delivery (SPEC 5's table); a durable one on
     disk, too. Raises `StorageError` with `accepted` if that fails."""
     timings = state.timings
-    began_ns = 0
-    record = state.index.get(job_id)
-    if record is None:
+    began_ns = cut = 0
+    try:
+        record = state.index[job_id]
+    except KeyError:
         check_open(state)
         return GONE
     queue: QueueState = record.queue
     if timings is not None and not queue.completed_total & SAMPLED:
         began_ns = timings.now_ns()
-    shard = queue.shard
+    shard, clock, storage = queue.shard, state.now, state.storage
     with queue.lock:
         if shard.gate:
             enter(state, shard)
@@ -48,19 +49,21 @@ def ack(state: State, job_id: str, token: str | None, data: bytes | None) -> Out
                 return answer(record, refused)
         shard.gate = BROKEN
         if record.options.repeat is None:
-            complete(state, queue, record, data, state.now())
+            complete(state, queue, record, data, clock())
         else:
-            complete_and_repeat(state, queue, record, data, state.now())
+            complete_and_repeat(state, queue, record, data, clock())
         shard.gate = OPEN
-        cut = outcome_cut(state, record) if record.options.durable else 0
+        if storage is not None and record.options.durable:
+            cut = outcome_cut(state, record)
     if shard.after:
         shard.call_after()
     if not shard.completions & state.trim_mask or shard.finished_bytes > state.trim_bytes:
         trim(state)
-    if cut:
-        settle(state, cut, job_id)
-    elif state.storage is not None:
-        state.storage.admit()
+    if storage is not None:
+        if cut:
+            settle(state, cut, job_id)
+        else:
+            storage.admit()
     if began_ns and timings is not None:
         timings.ack.end(began_ns)
     return APPLIED

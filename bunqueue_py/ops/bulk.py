@@ -58,7 +58,7 @@ def take_plain(
             break
         records.popleft()
         token = new_token()
-        delivery = Delivery(record, token, owner, lease_ms, expires_ms, begun)
+        delivery = Delivery.of(record, token, owner, lease_ms, expires_ms, begun)
         if record.started_ms is not None:
             delivery.before_ms = record.started_ms
         record.start(delivery, now)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from heapq import heappop
+
 from ..model.cancel import LOCK_LOST
 from ..model.failure import Failure, trimmed
 from ..model.job import ACTIVE, COMPLETED, FAILED, GATED, PENDING, Delivery, JobRecord
@@ -38,37 +40,45 @@ def complete(
     job_id, shard = record.id, queue.shard
     if data is None:
         size = -1
+        held = len(record.data)
     else:
         # before the completion can be seen: whoever sees it finds the result
-        state.results.put(job_id, data)
+        put = state.results.put
+        put(job_id, data)
         size = len(data)
-    delivery = record.delivery
+        held = len(record.data) + size
+    delivery, side = record.delivery, record.side
     if delivery is not None and delivery.timeout_ms is None:
         # what leave_stage does, in line: the way of nearly every job
         del queue.active[job_id]
-        if queue.groups is not None and record.side is not None and record.side.group is not None:
-            queue.groups.ended(record.side.group, now)
+        if side is not None and side.group is not None and queue.groups is not None:
+            queue.groups.ended(side.group, now)
         if delivery.armed_ms is not None:
             deadlines = shard.deadlines
-            deadlines.stale = stale = deadlines.stale + 1
-            if stale > deadlines.sweep_at:
-                deadlines.sweep()
+            heap = deadlines.heap
+            if heap and heap[0][3] is delivery:
+                # as where runs end in the order in which they began: nothing stale is left behind
+                heappop(heap)
+            else:
+                deadlines.stale = stale = deadlines.stale + 1
+                if stale > deadlines.sweep_at:
+                    deadlines.sweep()
     else:
         leave_stage(queue, record, now)
     if now >= queue.look_ms:
         look(state, queue, now)
-    times = shard.times
-    if times is not None and delivery is not None:
+    if shard.times is not None and delivery is not None:
+        times = shard.times
         if record.run_at_ms == now:
             times.at_once += 1  # it started between the two
         else:
             note_run(times, record, now)
     record.complete(now, size)
-    if record.unique_key is not None:
-        queue.unique_keys.free(record)
     queue.completed_total += 1
     shard.completions += 1
-    side, freed = record.side, None
+    if record.unique_key is not None:
+        queue.unique_keys.free(record)
+    freed = None
     if job_id in state.dependencies.dependents or (side is not None and side.links is not None):
         freed = record_end(state, queue, record, now)
     keep = record.options.remove_on_complete
@@ -87,7 +97,7 @@ def complete(
         if shard.dirty is not None:
             mark_completed(shard.dirty, queue, record, data)
         shard.finished += 1
-        shard.finished_bytes += len(record.data) + (size if size > 0 else 0)
+        shard.finished_bytes += held
         if keep is not False:
             _keep(state, queue, record, keep, now)
     if shard.watched:
@@ -125,6 +135,7 @@ def finalize(
     interrupt(queue.shard, record.delivery, reason_of(failure))
     leave_stage(queue, record, now)
     record.fail(failure, now, charged=charged, by_sweep=by_sweep)
+    drop_ttl(queue, record)
     if record.unique_key is not None:
         queue.unique_keys.free(record)
     attempt = record.attempts_made
@@ -171,6 +182,11 @@ def leave_stage(queue: QueueState, record: JobRecord, now: int) -> None:
         record.key = departed_key(seq)
     elif record.state == GATED:
         del queue.gated[record.id]
+
+
+def drop_ttl(queue: QueueState, record: JobRecord) -> None:
+    """Says that the ttl of a job that was live no longer matters, once it no longer is: a sweep
+    goes by the state, and would take what is stale for what matters."""
     if record.options.ttl_ms is not None and record.started_ms is None:
         queue.shard.deadlines.drop()
 
@@ -218,6 +234,8 @@ def forget(state: State, queue: QueueState, record: JobRecord, *, remember: bool
     if state.logs.jobs and record.id in state.logs.jobs:
         drop_log(state, queue.shard, record.id)
     record.remove()
+    if was in (PENDING, GATED, ACTIVE):
+        drop_ttl(queue, record)
     del state.index[record.id]
     queue.departed += 1
 
@@ -253,12 +271,19 @@ def resolve(queue: QueueState, job_id: str, kind: str, value: object) -> None:
 def drop_retention(queue: QueueState, record: JobRecord) -> None:
     """Says that a finished job's retention age, and its moments as a dead letter, no longer
     matter."""
-    options = record.options
     if record.state == FAILED:
         queue.dead.disarm(record, queue.shard.deadlines)
-    keep = options.remove_on_complete if record.state == COMPLETED else options.remove_on_fail
-    if record.state in (COMPLETED, FAILED) and isinstance(keep, Keep) and keep.age_ms is not None:
+    if goes_by_age(record):
         queue.shard.deadlines.drop()
+
+
+def goes_by_age(record: JobRecord) -> bool:
+    """Whether a finished job leaves at a certain age."""
+    options = record.options
+    keep = options.remove_on_complete if record.state == COMPLETED else options.remove_on_fail
+    return (
+        record.state in (COMPLETED, FAILED) and isinstance(keep, Keep) and keep.age_ms is not None
+    )
 
 
 def evict(state: State, queue: QueueState, limit: int) -> None:

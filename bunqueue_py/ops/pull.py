@@ -10,7 +10,7 @@ from heapq import heappush
 from ..clock import Clock
 from ..model.job import Delivery, JobRecord
 from ..model.side import side_view
-from ..model.snapshot import JobSnapshot
+from ..model.snapshot import UNREAD, JobSnapshot
 from ..shard.deadlines import LEASE, TIMEOUT
 from ..shard.keys import LIMIT
 from ..shard.queue_state import QueueState
@@ -97,11 +97,12 @@ def pull_one(
     began_ns = 0
     if timings is not None and not (queue.completed_total + len(queue.active)) & SAMPLED:
         began_ns = timings.now_ns()
-    shard = queue.shard
+    shard, clock = queue.shard, state.now
+    view: JobSnapshot | None
     with queue.lock:
         if shard.gate:
             enter(state, shard)
-        now = state.now()
+        now = clock()
         shard.gate = BROKEN
         groups = queue.groups
         if (
@@ -123,19 +124,81 @@ def pull_one(
                 # of its `pop`, what finds most jobs
                 if lanes is not None and lanes.order:
                     record = lanes.pop_high()
-                elif records and 0 < records[0].key < LIMIT:
+                elif records:
                     record = records.popleft()
-            if record is None and (groups is None or records or ready.heap or lanes is not None):
-                record = ready.pop()
-            if record is None and groups is not None:
-                record = groups.pop()
-            if record is not None and record.options.ttl_ms is not None:
-                record = _next_unexpired(state, queue, record, group, now)
-            view = (
-                None
-                if record is None
-                else start_run(state, queue, record, now, lease_ms, owner, True)
-            )
+                    if not 0 < record.key < LIMIT:
+                        records.appendleft(record)
+                        record = None
+            if record is None:
+                if groups is None or records or ready.heap or lanes is not None:
+                    record = ready.pop()
+                if record is None and groups is not None:
+                    record = groups.pop()
+            if record is None:
+                view = None
+            elif (
+                record.options.runs_alone
+                or record.started_ms is not None
+                or groups is not None
+                or lease_ms is None
+            ):
+                if record.options.ttl_ms is not None:
+                    record = _next_unexpired(state, queue, record, group, now)
+                view = (
+                    None
+                    if record is None
+                    else start_run(state, queue, record, now, lease_ms, owner, True)
+                )
+            else:
+                # the short way of start_run, in line: the first run of a job without a group, a ttl
+                # or a timeout
+                side = record.side
+                new_token = state.new_token
+                token, expires_ms, job_id = new_token(), now + lease_ms, record.id
+                delivery = Delivery()
+                delivery.record = record
+                delivery.token = token
+                delivery.owner = owner
+                delivery.lease_ms = lease_ms
+                delivery.expires_ms = delivery.armed_ms = expires_ms
+                delivery.begun = True
+                delivery.timeout_ms = None
+                record.start(delivery, now)
+                queue.started_ms = now
+                queue.active[job_id] = record
+                deadlines = shard.deadlines
+                heappush(deadlines.heap, (expires_ms, next(deadlines.numbers), LEASE, delivery))
+                if expires_ms < state.alarm.due_ms:
+                    state.alarm.set(expires_ms)
+                tell = state.events.active
+                if tell is not None:
+                    tell(queue, job_id, now, None)
+                if shard.dirty is not None:
+                    mark_start(shard.dirty, delivery)
+                # a view of `fields_of`, in line
+                view_type = state.view_type
+                view = view_type()
+                view._manager = state.manager
+                view._value = UNREAD
+                view.duplicate = False
+                view._id = job_id
+                view.token = token
+                view._fields = (
+                    queue.name,
+                    record.name,
+                    record.options,
+                    record.data,
+                    record.priority,
+                    _ACTIVE,
+                    record.created_ms,
+                    record.run_at_ms,
+                    now,
+                    None,
+                    record.attempts_made,
+                    record.custom_id,
+                    None if side is None else side_view(side),
+                    record.unique_key,
+                )
         shard.gate = OPEN
     if began_ns and timings is not None and view is not None:
         timings.pull.end(began_ns)
@@ -146,7 +209,7 @@ def pull_one(
     if view is None and timeout_ms != 0:
         views = _wait(state, queue, 1, timeout_ms, lease_ms, owner, Waiter(group), claim=False)
         view = views[0] if views else None
-    if view is not None and state.storage is not None:
+    if state.storage is not None and view is not None:
         if shard.careful_ms:
             hand_over(state, queue, (view,))
         else:
@@ -387,11 +450,9 @@ def start_run(
     """Delivers the record, which has left its place: under a new token, and begun or not."""
     shard = queue.shard
     options = record.options
-    if options.ttl_ms is not None and record.started_ms is None:
-        shard.deadlines.drop()
     expires_ms = None if lease_ms is None else now + lease_ms
     token = state.new_token()
-    delivery = Delivery(record, token, owner, lease_ms, expires_ms, begun)
+    delivery = Delivery.of(record, token, owner, lease_ms, expires_ms, begun)
     if record.started_ms is not None:
         # what is given back unbegun has not started anew
         delivery.before_ms = record.started_ms
@@ -405,7 +466,11 @@ def start_run(
     side, groups = record.side, queue.groups
     if groups is not None and side is not None and side.group is not None:
         groups.start(side.group, now)
+    unstarted = record.started_ms is None
     record.start(delivery, now)
+    if unstarted and options.ttl_ms is not None:
+        # only now, as `drop_ttl` says
+        shard.deadlines.drop()
     queue.started_ms = now
     queue.active[record.id] = record
     if expires_ms is not None:

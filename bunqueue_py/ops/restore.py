@@ -334,7 +334,7 @@ def _remember_starts(state: State, parts: dict[str, Found], now: int) -> None:
 
 def _hand_out(state: State, record: JobRecord, now: int) -> None:
     """Gives an active record a delivery that nobody holds, for `end_run` to end."""
-    delivery = Delivery(record, state.new_token(), None, None, None, True)
+    delivery = Delivery.of(record, state.new_token(), None, None, None, True)
     delivery.beat_ms, delivery.suspected_ms = now, None
     record.delivery, record.last_token = delivery, delivery.token
 

@@ -11,7 +11,7 @@ from ..state import State
 from ..stores.dependencies import RETRIED, Effect
 from .deduplicate import refuse_conflict, take_key
 from .fail import announce
-from .finish import drop_retention, emit
+from .finish import emit, goes_by_age
 from .flow import failed_dependency, gated_anew
 from .mark import mark_revived
 from .outcomes import links_of, note
@@ -56,7 +56,9 @@ def revive(
     found nothing in its way. `automatic`: the dead letters do it by themselves, and go on
     counting. The caller calls `shard.call_after` in the end."""
     failed, result_size = record.state == FAILED, record.result_size
+    aged = goes_by_age(record)
     if failed:
+        queue.dead.disarm(record, queue.shard.deadlines)
         queue.dead.remove(record)
     else:
         if queue.completed.discard(record):
@@ -64,11 +66,13 @@ def revive(
             queue.shard.finished_bytes -= len(record.data) + max(0, record.result_size)
         if record.result_size >= 0:
             state.results.drop(record.id)
-    drop_retention(queue, record)
     queue.counted.pop(record.id, None)
     # before it lives: a rebuild must find its claim standing
     begin(record, now)
     record.revive(now, automatic=automatic)
+    if aged:
+        # only now, as `drop_ttl` says
+        queue.shard.deadlines.drop()
     if record.unique_key is not None:
         take_key(state, queue, record, now)
     ready = False

@@ -50,8 +50,9 @@ def let_go(
     del queue.gated[record.id]
     record.unblock(now)
     # in an empty lane, which has no stale mark of it either, it takes the way of those that come in
-    empty = not (queue.ready.lane.records or record.priority or queue.ready.heaped)
-    side = record.side
+    place, side = queue.ready, record.side
+    records = place.lane.records
+    empty = not (records or record.priority or place.heaped)
     if (
         empty
         and queue.groups is None
@@ -62,7 +63,7 @@ def let_go(
         # what `place` does, in line: the way of every job of a chain
         queue.seq = seq = queue.seq + 1
         record.key = seq
-        queue.ready.lane.records.append(record)
+        records.append(record)
         ready = True
     else:
         ready = queue.place(record, now, in_order=empty and queue.groups is None)

@@ -118,16 +118,18 @@ class PriorityLanes:
 
     def push(self, record: JobRecord, seq: int) -> bool:
         """Takes the record, if its priority has a lane or there is room for one more."""
-        priority = record.priority
-        lane = self.lanes.get(priority)
+        priority, lanes = record.priority, self.lanes
+        if priority in lanes:
+            lane = lanes[priority]
+        elif len(lanes) < MAX_LANES:
+            lane = lanes[priority] = deque()
+        else:
+            return False
         if not lane:
-            if lane is None:
-                if len(self.lanes) >= MAX_LANES:
-                    return False
-                lane = self.lanes[priority] = deque()
-            heappush(self.order, -priority)
-            if len(self.order) > 2 * len(self.lanes) + COMPACT_AT:
-                self.order = sorted(-p for p, each in self.lanes.items() if each or p == priority)
+            order = self.order
+            heappush(order, -priority)
+            if len(order) > COMPACT_AT and len(order) > 2 * len(lanes) + COMPACT_AT:
+                self.order = sorted(-p for p, each in lanes.items() if each or p == priority)
         record.key = seq
         lane.append(record)
         (self.high if priority > 0 else self.low).records.append(record)
@@ -153,8 +155,11 @@ class PriorityLanes:
     def pop_high(self) -> JobRecord | None:
         """Takes out the record whose turn it is, if it has a priority above 0 and nothing stale
         stands before it. Its key still tells its number."""
-        top = self.order[0]
-        lane = self.lanes.get(-top) if top < 0 else None
+        order, lanes = self.order, self.lanes
+        top = order[0]
+        if top >= 0 or -top not in lanes:
+            return None
+        lane = lanes[-top]
         if not lane:
             return None
         record = lane[0]
@@ -163,9 +168,9 @@ class PriorityLanes:
         lane.popleft()
         if not lane:
             # what _end_lane does, in line, as what follows: a lane is short where jobs are few
-            heappop(self.order)
-            if len(self.lanes) - len(self.order) > SPARE_LANES:
-                del self.lanes[-top]
+            heappop(order)
+            if len(lanes) - len(order) > SPARE_LANES:
+                del lanes[-top]
         shelf = self.high
         records = shelf.records
         if not shelf.stale and records[0] is record:

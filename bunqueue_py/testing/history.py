@@ -168,5 +168,5 @@ class Jobs:
         for number, job_id, token, duplicate, data, times, custom_id, key in marshal.loads(packed):
             queue, name, options, priority, state, side = self._shared[number]
             fields = (queue, name, options, data, priority, state, *times, custom_id, side, key)
-            jobs[job_id] = Job(manager, job_id, token, fields, duplicate)
+            jobs[job_id] = Job.of(manager, job_id, token, fields, duplicate)
         return jobs

@@ -15,6 +15,8 @@ from bunqueue_py import KeepJobs, QueueManager
 from bunqueue_py.model.failure import Failure
 from bunqueue_py.model.job import Delivery, JobRecord
 from bunqueue_py.model.options import Options
+from bunqueue_py.ops.leases import release_unstarted
+from bunqueue_py.ops.pull import pull
 from bunqueue_py.ops.query import check
 from bunqueue_py.shard import deadlines as module
 from bunqueue_py.shard.deadlines import LEASE, RETENTION, TIMEOUT, TTL, Deadlines
@@ -80,7 +82,7 @@ class DeadlinesMachine(RuleBasedStateMachine):
         for _ in range(min(n, len(self.waiting))):
             subject = self.waiting.pop(0)
             record = subject.record
-            delivery = Delivery(record, f"t{self.now}", None, lease, self.now + lease, True)
+            delivery = Delivery.of(record, f"t{self.now}", None, lease, self.now + lease, True)
             record.start(delivery, self.now)
             self.disarm(record)
             self.running.append(subject)
@@ -203,7 +205,7 @@ def test_no_drop_looks_at_more_than_a_bite_however_many_are_stale() -> None:
     deadlines, deliveries = Deadlines(), []
     for n in range(6_000):
         record = Subject(n, n).record
-        deliveries.append(Delivery(record, "t", None, 30_000, n + 30_000, True))
+        deliveries.append(Delivery.of(record, "t", None, 30_000, n + 30_000, True))
         record.start(deliveries[-1], n)
         deadlines.push(n + 30_000, LEASE, deliveries[-1])
     most = sweeps = 0
@@ -230,7 +232,7 @@ def test_ten_thousand_deliveries_that_end_leave_no_memory_behind() -> None:
     deadlines = Deadlines()
     for n in range(10_000):
         record = Subject(n, n).record
-        delivery = Delivery(record, "t", None, 30_000, n + 30_000, True)
+        delivery = Delivery.of(record, "t", None, 30_000, n + 30_000, True)
         record.start(delivery, n)
         deadlines.push(n + 30_000, LEASE, delivery)
         deadlines.push(n + 60_000, TIMEOUT, delivery)
@@ -339,6 +341,53 @@ def test_a_kept_job_that_is_retried_again_and_again_has_one_deadline() -> None:
             job = manager.pull("mail")
             manager.ack(job)
             manager.retry(job)
+        assert pending_entries(manager) <= ROOM
+        check(manager._state)
+
+
+def test_runs_that_end_in_the_order_in_which_they_began_leave_no_deadline_behind() -> None:
+    with QueueManager(clock=VirtualClock(), background=False) as manager:
+        for _ in range(10):
+            manager.push("mail")
+        for job in [manager.pull("mail") for _ in range(10)]:
+            before = pending_entries(manager)
+            manager.ack(job)
+            assert pending_entries(manager) == before - 1
+        assert pending_entries(manager) == 0
+        check(manager._state)
+
+
+def test_of_runs_that_end_the_other_way_round_the_leases_of_those_under_way_stay() -> None:
+    clock = VirtualClock()
+    with QueueManager(clock=clock, background=False) as manager:
+        for _ in range(10):
+            manager.push("mail")
+        jobs = [manager.pull("mail") for _ in range(10)]
+        for job in jobs[:4:-1]:
+            manager.ack(job)
+        check(manager._state)
+        clock.advance(seconds=31)
+        manager.run_pending()
+        assert [manager.get_state(job) for job in jobs] == ["delayed"] * 5 + ["completed"] * 5
+
+
+def test_a_job_with_a_ttl_that_is_run_and_retried_again_and_again_has_few_deadlines() -> None:
+    with QueueManager(clock=VirtualClock(), background=False) as manager:
+        manager.push("mail", ttl=86_400)
+        for _ in range(CYCLES):
+            job = manager.pull("mail")
+            manager.ack(job)
+            manager.retry(job)
+        assert pending_entries(manager) <= ROOM
+        check(manager._state)
+
+
+def test_a_job_with_a_ttl_that_is_taken_and_given_back_again_and_again_has_few_deadlines() -> None:
+    with QueueManager(clock=VirtualClock(), background=False) as manager:
+        manager.push("mail", ttl=86_400)
+        for _ in range(CYCLES):
+            (view,) = pull(manager._state, "mail", 1, 0, 30_000, None)
+            release_unstarted(manager._state, [(view._id, view.token)])
         assert pending_entries(manager) <= ROOM
         check(manager._state)
 

@@ -283,8 +283,8 @@ MUTATIONS = (
     Mutation(
         "result stored after the completion shows",
         "ops/finish.py",
-        r"state\.results\.put\(job_id, data\)",
-        "shard.after.append(lambda: state.results.put(job_id, data))",
+        r"        put\(job_id, data\)",
+        "        shard.after.append(lambda: put(job_id, data))",
         ("tests/stateful/test_moments.py",),
     ),
     Mutation(

@@ -268,7 +268,7 @@ def test_what_a_batch_leaves_stale_is_swept_as_fast_as_it_comes() -> None:
     record = JobRecord("id", None, "n", Options(), 0, b"")
     for due in range(20_000):
         # of no delivery of the record: stale
-        deadlines.push(due, LEASE, Delivery(record, "token", None, 1, due, True))
+        deadlines.push(due, LEASE, Delivery.of(record, "token", None, 1, due, True))
     deadlines.drop_many(10_000)
     deadlines.drop_many(10_000)
     assert len(deadlines) < 1_000

@@ -86,6 +86,36 @@ def test_a_suspension_shows_within_ten_milliseconds_awake(monkeypatch: pytest.Mo
     assert clock.timeline_ms() == clock.wall_ms() == before + 10 + 8 * 3_600_000
 
 
+def test_a_suspension_shows_in_time_within_a_millisecond_that_was_read_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The number of a millisecond is not told again once it is time for a look."""
+    machine = Machine(monkeypatch, has_boottime=True)
+    clock = SystemClock()
+    machine.awake += MS // 2
+    before = clock.timeline_ms()
+    machine.pass_time(9)
+    assert clock.timeline_ms() == before + 9
+    machine.awake += MS * 3 // 4
+    assert clock.timeline_ms() == before + 10
+    machine.suspend(3_600_000)
+    machine.awake += MS // 4
+    assert clock.timeline_ms() == before + 10 + 3_600_000
+
+
+def test_every_millisecond_has_its_number_from_its_first_nanosecond_to_its_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(monkeypatch, has_boottime=True)
+    clock = SystemClock()
+    begin = clock.timeline_ms()
+    for ms in range(25):
+        assert clock.timeline_ms() == begin + ms
+        machine.awake += MS - 1
+        assert clock.timeline_ms() == begin + ms
+        machine.awake += 1
+
+
 def test_a_thread_held_up_while_it_reads_the_clock_moves_the_timeline_by_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -141,7 +141,7 @@ def test_a_job_that_completes_is_marked_as_any_other(
 
 
 def test_a_run_that_has_ended_leaves_nothing_for_the_cut_to_look_at(dirty: Dirty) -> None:
-    runs = [Delivery(record(name, ACTIVE), name, None, None, None, True) for name in "abc"]
+    runs = [Delivery.of(record(name, ACTIVE), name, None, None, None, True) for name in "abc"]
     for run in runs:
         run.record.delivery = run
         mark_start(dirty, run)
@@ -170,7 +170,7 @@ def came_in(dirty: Dirty, *job_ids: str, data: bytes = b"{}") -> list[JobRecord]
 
 
 def begin(made: JobRecord, now: int = 2) -> Delivery:
-    delivery = Delivery(made, made.id, None, None, None, True)
+    delivery = Delivery.of(made, made.id, None, None, None, True)
     made.start(delivery, now)
     return delivery
 
@@ -489,7 +489,7 @@ def test_a_job_that_changed_in_another_way_since_the_cut_has_not_only_ended(dirt
 
 def test_a_job_whose_run_is_under_way_at_the_cut_has_no_other_change(dirty: Dirty) -> None:
     made = record(state=ACTIVE)
-    made.delivery = Delivery(made, "token", None, None, None, True)
+    made.delivery = Delivery.of(made, "token", None, None, None, True)
     mark_start(dirty, made.delivery)
     mark_starts(dirty)
     cut = taken(dirty)
@@ -503,7 +503,7 @@ def test_a_job_whose_run_is_under_way_at_the_cut_has_no_other_change(dirty: Dirt
 def test_a_tied_job_whose_turn_comes_runs_and_ends_has_no_other_change(dirty: Dirty) -> None:
     made = record(state=ACTIVE)
     made.need_side().timeline = 5
-    made.delivery = Delivery(made, "token", None, None, None, True)
+    made.delivery = Delivery.of(made, "token", None, None, None, True)
     mark_late(dirty, made)
     mark_start(dirty, made.delivery)
     mark_starts(dirty)

@@ -177,7 +177,7 @@ def test_a_job_that_waited_takes_as_many_bytes_in_the_file_whatever_becomes_of_i
                 links.settle("id-0", MET)
                 record.unblock(now + 1)
             elif step == "active":
-                record.start(Delivery(record, "t", None, None, None, True), now + 2)
+                record.start(Delivery.of(record, "t", None, None, None, True), now + 2)
             elif step == "completed":
                 record.complete(now + 3, -1)
             row = row_of(record, 3)
