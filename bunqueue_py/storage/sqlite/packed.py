@@ -49,7 +49,8 @@ MAX_PACKED = 4096
 _ID_LENGTH = 36
 
 _MAX_RUNS = 4
-"""Of so many numbers, each of which stands side by side, SQLite is told where they end."""
+"""Where the same numbers stand side by side, and there are no more than so many, it is told up to
+which row each goes."""
 
 Packed = tuple[str, list[Any]]
 
