@@ -73,6 +73,16 @@ a long backlog, and so read back with less ado."""
 
 PLAIN_WIDTH: Final = 8
 
+RunRow = tuple[PlainRow, int, int, int, int, bytes | None, int]
+"""plain row, state, entered, started, attempts made, result, result_size of a job that came in as
+such a one and whose run has begun, or ended well, with nothing else to say: most of what comes and
+ends between two cuts. Its result does not stand apart."""
+
+RUN_WIDTH: Final = 7
+
+AnyRow = JobRow | PlainRow | RunRow
+"""What a mark may be; told apart by their widths, and alike after `full_row`."""
+
 ID: Final = 0
 QUEUE: Final = 1
 SEQ: Final = 2
@@ -102,7 +112,7 @@ class Marks(NamedTuple):
     and its end: a row in `jobs` that stands there too says nothing else that is new.
     """
 
-    jobs: dict[str, JobRow | PlainRow | None]
+    jobs: dict[str, AnyRow | None]
     payloads: dict[str, bytes | None]
     results: dict[str, bytes | None]
     rest: dict[tuple[str, str], Any]
@@ -164,22 +174,26 @@ def row_of(record: JobRecord, seq: int, result: bytes | None = None) -> JobRow:
     )
 
 
-def full_row(row: JobRow | PlainRow) -> JobRow:
+def full_row(row: AnyRow) -> JobRow:
     """The row with all of its places."""
-    if len(row) != PLAIN_WIDTH:
-        return row
-    job_id, queue, seq, run_at, entered, name, options, data = row
-    head = (job_id, queue, seq, PENDING, 0, run_at, entered, entered, None, 0)
-    return (*head, name, options, None, None, None, data, None, -1)
+    if len(row) == PLAIN_WIDTH:
+        job_id, queue, seq, run_at, entered, name, options, data = row
+        head = (job_id, queue, seq, PENDING, 0, run_at, entered, entered, None, 0)
+        return (*head, name, options, None, None, None, data, None, -1)
+    if len(row) == RUN_WIDTH:
+        plain, state, moment, started, attempts, result, size = row
+        job_id, queue, seq, run_at, created, name, options, data = plain
+        begun = (job_id, queue, seq, state, 0, run_at, moment, created, started, attempts)
+        return (*begun, name, options, None, None, None, data, result, size)
+    return row
 
 
-def with_result_of(row: JobRow, older: JobRow | PlainRow | None) -> JobRow:
+def with_result_of(row: JobRow, older: AnyRow | None) -> JobRow:
     """The row with the result of an older one of the same job, if it means that one to stay."""
-    if older is None or len(older) == PLAIN_WIDTH or not keeps_result(row):
+    if older is None or not keeps_result(row):
         return row
-    if older[RESULT] is None:
-        return row
-    return (*row[:RESULT], older[RESULT], row[RESULT_SIZE])
+    result = full_row(older)[RESULT]
+    return row if result is None else (*row[:RESULT], result, row[RESULT_SIZE])
 
 
 def with_data(row: JobRow, data: bytes | None) -> JobRow:

@@ -17,7 +17,7 @@ from ..shard.queue_state import QueueState
 from ..state import State
 from ..types import JobState
 from .finish import ran_dry, resolve
-from .mark import mark_completed, mark_start
+from .mark import mark_begun, mark_ended
 from .tally import look, note_run
 
 _ACTIVE = JobState.ACTIVE
@@ -44,7 +44,7 @@ def take_plain(
     new_token, view = state.new_token, state.view
     tell, dirty = state.events.active, shard.dirty
     expires_ms = now + lease_ms
-    begun = True
+    begun, runs = True, []
     for _ in range(limit):
         if not records:
             break
@@ -69,11 +69,13 @@ def take_plain(
             if tell is not None:
                 tell(queue, job_id, now, None)
             if dirty is not None:
-                mark_start(dirty, delivery)
+                runs.append(delivery)
             begun = not claim
         views.append(view(job_id, token, fields_of(record, _ACTIVE)))
     if views:
         queue.started_ms = now
+        if dirty is not None:
+            mark_begun(dirty, runs)
         if expires_ms < state.alarm.due_ms:
             state.alarm.set(expires_ms)
 
@@ -138,13 +140,13 @@ def complete_plain(
             size += length
         queue.completed_total += 1
         completed.add(record)
-        if dirty is not None:
-            mark_completed(dirty, queue, record, data)
         size += len(record.data)
         if watched:
             resolve(queue, job_id, "completed", data)
         if tell is not None:
             tell(queue, job_id, now, None if data is None else {"result": data})
+    if dirty is not None:
+        mark_ended(dirty, queue, ending.values(), results)
     count = len(ending)
     if was_empty:
         shard.heads.push(queue)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
 from ..model.claim import Claim
-from ..model.job import COMPLETED, Delivery, JobRecord
-from ..model.rows import INLINE_BYTES, claim_row, row_of, side_row
+from ..model.job import ACTIVE, COMPLETED, Delivery, JobRecord
+from ..model.rows import INLINE_BYTES, PLAIN_WIDTH, claim_row, row_of, side_row
 from ..shard.dirty import GROUP_KIND, HELD_KIND, Dirty, group_name, held_name
 from ..shard.group import Group
 from ..shard.keys import LIMIT, seq_of
@@ -17,12 +20,23 @@ QUEUE_KIND = "queue"
 MAX_STARTS = 1000
 """The most rows that are to be made while the cut holds all locks: a millisecond."""
 
+_UNKNOWN: Final[Any] = ()
+
 
 def mark_new(queue: QueueState, record: JobRecord) -> None:
     """The record has come in, and has its place."""
     dirty = queue.shard.dirty
     if dirty is not None:
         dirty.add(row_of(record, seq_of(record) or 0), record.data)
+
+
+def mark_begun(dirty: Dirty, deliveries: Sequence[Delivery]) -> None:
+    """`mark_start` for all of those."""
+    if not dirty.touched:
+        dirty.begin()
+    dirty.starts.extend(deliveries)
+    while len(dirty.starts) > MAX_STARTS:
+        _mark_oldest_start(dirty)
 
 
 def mark_start(dirty: Dirty, delivery: Delivery) -> None:
@@ -53,8 +67,21 @@ def _mark_oldest_start(dirty: Dirty) -> None:
 def mark_run(dirty: Dirty, record: JobRecord) -> None:
     """The record's turn has come, or its run has begun: nothing else of it has changed since it
     was marked last."""
-    job_id, jobs, ended = record.id, dirty.jobs, dirty.ended
-    known = job_id in jobs and ended.get(job_id) is not jobs[job_id]
+    job_id, jobs, ended, started_ms = record.id, dirty.jobs, dirty.ended, record.started_ms
+    older = jobs.get(job_id)
+    if (
+        older is not None
+        and len(older) == PLAIN_WIDTH
+        and record.side is None
+        and record.delivery is not None
+        and record.delivery.begun
+        and started_ms is not None
+    ):
+        # as of one that has completed
+        entered_ms, attempts = record.entered_ms, record.attempts_made
+        jobs[job_id] = older, ACTIVE, entered_ms, started_ms, attempts, None, -1
+        return
+    known = job_id in jobs and ended.get(job_id) is not older
     row = row_of(record, seq_of(record) or 0)
     dirty.mark(row)
     if not known:
@@ -75,11 +102,27 @@ def mark_completed(
     """The record is completed with that encoded result."""
     if not dirty.touched:
         dirty.begin()
-    key, job_id, data = record.key, record.id, record.data
-    key_of, side = record.unique_key, record.side
-    known = job_id in dirty.jobs
+    job_id, jobs, side, key_of = record.id, dirty.jobs, record.side, record.unique_key
+    starts = dirty.starts
+    if starts and starts[0].record is record:
+        # its run has ended: the cut need not look at it, and its delivery can go now
+        starts.popleft()
+    known, started_ms = jobs.get(job_id, _UNKNOWN), record.started_ms
+    if (
+        known is not None
+        and len(known) == PLAIN_WIDTH
+        and side is None
+        and started_ms is not None
+        and (result is None or len(result) <= INLINE_BYTES)
+    ):
+        # any other change would have made another row of it
+        size = record.result_size
+        entered_ms, attempts = record.entered_ms, record.attempts_made
+        jobs[job_id] = known, COMPLETED, entered_ms, started_ms, attempts, result, size
+        return
+    key, data = record.key, record.data
     # what `row_of` and `seq_of` say, in line for a job that has stood in a lane
-    dirty.jobs[job_id] = row = (
+    jobs[job_id] = row = (
         job_id,
         queue.name,
         key if 0 < key < LIMIT else seq_of(record) or 0,
@@ -88,7 +131,7 @@ def mark_completed(
         record.run_at_ms,
         record.entered_ms,
         record.created_ms,
-        record.started_ms,
+        started_ms,
         record.attempts_made,
         record.name,
         record.options,
@@ -99,15 +142,40 @@ def mark_completed(
         result if result is None or len(result) <= INLINE_BYTES else None,
         record.result_size,
     )
-    if not known:
+    if known is _UNKNOWN:
         # every change before this one has been handed over
         dirty.ended[job_id] = row
     # a short one is in the row: nothing to keep or to take back
     if result is not None and (dirty.results or len(result) > INLINE_BYTES):
         dirty.result(job_id, result, -1)
-    starts = dirty.starts
-    if starts and starts[0].record is record:
-        # its run has ended: the cut need not look at it, and its delivery can go now
+
+
+def mark_ended(
+    dirty: Dirty,
+    queue: QueueState,
+    records: Iterable[JobRecord],
+    results: Mapping[str, bytes],
+) -> None:
+    """`mark_completed` for all of those, in a row, with the encoded results of some."""
+    if not dirty.touched:
+        dirty.begin()
+    jobs, starts = dirty.jobs, dirty.starts
+    for record in records:
+        job_id = record.id
+        known, result, started_ms = jobs.get(job_id), results.get(job_id), record.started_ms
+        if (
+            known is None
+            or len(known) != PLAIN_WIDTH
+            or record.side is not None
+            or started_ms is None
+            or (result is not None and len(result) > INLINE_BYTES)
+        ):
+            mark_completed(dirty, queue, record, result)
+        else:
+            size = record.result_size
+            entered_ms, attempts = record.entered_ms, record.attempts_made
+            jobs[job_id] = known, COMPLETED, entered_ms, started_ms, attempts, result, size
+    while starts and starts[0].record.delivery is not starts[0]:
         starts.popleft()
 
 

@@ -55,6 +55,8 @@ def push_batch(
         # with nobody to wake, the plain job of a batch takes the short way of _admit, in line
         quiet, heard = not queue.waiters.line, state.events.pushed is not None
         full: BunqueueError | None = None
+        dirty = shard.dirty
+        plain: list[JobRecord] = []
         for record, own in drafts:
             if (
                 quiet
@@ -86,9 +88,11 @@ def push_batch(
                 else:
                     queue.ready.admit(record, queue.seq)
                 jobs.append(view(record.id, None, new_fields(record, queue.name, now)))
-                if shard.dirty is not None:
-                    if own is None:
-                        shard.dirty.add_new(record, queue.name, queue.seq, now)
+                if dirty is not None:
+                    if own is None and priority == 0:
+                        plain.append(record)
+                    elif own is None:
+                        dirty.add_new(record, queue.name, queue.seq, now)
                     else:
                         mark_new(queue, record)
                 if heard:
@@ -100,7 +104,13 @@ def push_batch(
                     full = refusal(state, queue, record, own, now)
                     if full is not None:
                         break
+                if plain and dirty is not None:
+                    # whatever this one changes of them goes over their marks
+                    dirty.add_lane(plain, queue.name, now)
+                    plain.clear()
                 jobs.append(admitted(state, queue, record, own, now))
+        if plain and dirty is not None:
+            dirty.add_lane(plain, queue.name, now)
         shard.gate = OPEN
         first = first_durable(jobs, drafts) if durable else None
         cut = storage.cut if first is not None and storage is not None else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..model.job import PENDING, Delivery, JobRecord
@@ -116,6 +116,20 @@ class Dirty:
             -1,
         )
 
+    def add_lane(self, records: Sequence[JobRecord], queue: str, now: int) -> None:
+        """`add_new` for records of priority 0, each in its place in the lane."""
+        if not self.touched:
+            self.begin()
+        self.fresh.update([record.id for record in records])
+        jobs = self.jobs
+        for record in records:
+            job_id, data, seq = record.id, record.data, record.key
+            if len(data) > INLINE_BYTES:
+                self.add_new(record, queue, seq, now)
+            else:
+                name, options = record.name, record.options
+                jobs[job_id] = job_id, queue, seq, now, now, name, options, data
+
     def mark(self, row: JobRow) -> None:
         """A job has changed, but for a payload or result that stands apart."""
         if not self.touched:
@@ -184,7 +198,7 @@ class Dirty:
             "marks that nobody will ask for"
         )
         for job_id, row in self.jobs.items():
-            assert row is None or row[ID] == job_id, "a row under another id"
+            assert row is None or full_row(row)[ID] == job_id, "a row under another id"
             if row is not None and job_id in self.fresh and full_row(row)[DATA] is None:
                 assert self.payloads.get(job_id) is not None, "a payload that was never marked"
             assert row is not None or job_id not in self.fresh, "a tombstone of what never was"

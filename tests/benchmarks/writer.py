@@ -23,7 +23,7 @@ from bunqueue_py.clock import SystemClock
 from bunqueue_py.ids import SystemIds
 from bunqueue_py.model.job import COMPLETED, JobRecord
 from bunqueue_py.model.options import Options
-from bunqueue_py.model.rows import JobRow, Marks, PlainRow, no_marks, row_of
+from bunqueue_py.model.rows import AnyRow, JobRow, Marks, no_marks, row_of
 from bunqueue_py.storage.sqlite.commits import Committer
 from bunqueue_py.storage.sqlite.connection import connect_writable
 from bunqueue_py.storage.sqlite.opening import open_database
@@ -89,7 +89,7 @@ def _cuts(number: int) -> list[Marks]:
     data, result = json.dumps(PAYLOAD).encode(), json.dumps(RESULT).encode()
     now = 1_893_456_000_000
     while len(made) < number:
-        pushed: dict[str, JobRow | PlainRow | None] = {}
+        pushed: dict[str, AnyRow | None] = {}
         acked: dict[str, JobRow] = {}
         for seq in range(len(made) * CUT_ROWS, (len(made) + 1) * CUT_ROWS):
             record = JobRecord(new_id(), _Queue, "welcome", options, 0, data)

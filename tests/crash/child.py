@@ -99,11 +99,12 @@ def inject(journal: Journal, killer: Killer) -> None:
 
     sqlite3.connect = connect_to_ours  # type: ignore[assignment]
 
-    for name in ("add", "add_new", "mark", "tombstone", "result", "payload", "keep", "swap"):
+    verbs = ("add", "add_new", "add_lane", "mark", "tombstone", "result", "payload", "keep", "swap")
+    for name in verbs:
         point = "swap" if name == "swap" else "mark"
         setattr(Dirty, name, _around(killer, point, getattr(Dirty, name)))
-    for verbs in (finish, bulk):
-        verbs.mark_completed = _around(killer, "mark", verbs.mark_completed)  # type: ignore[attr-defined]
+    for module, name in ((finish, "mark_completed"), (bulk, "mark_begun"), (bulk, "mark_ended")):
+        setattr(module, name, _around(killer, "mark", getattr(module, name)))
 
     from bunqueue_py.storage.sqlite.commits import Committer
 

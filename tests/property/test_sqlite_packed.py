@@ -29,7 +29,7 @@ from bunqueue_py.model.rows import (
 )
 from bunqueue_py.model.side import Side
 from bunqueue_py.storage.sqlite import schema
-from bunqueue_py.storage.sqlite.packed import make_numbers, pack, pack_ended
+from bunqueue_py.storage.sqlite.packed import Columns, make_numbers, pack, pack_ended
 from bunqueue_py.storage.sqlite.rows import COLUMNS, RowDecoder, RowEncoder
 from bunqueue_py.storage.sqlite.statements import Statements
 from tests.property.test_sqlite_rows import DEFAULT, records
@@ -122,6 +122,67 @@ def test_short_and_whole_rows_go_together() -> None:
         put(by_value, rows)
         put_packed(by_column, rows)
         assert look(by_column) == look(by_value)
+
+
+def run(
+    row: tuple[Any, ...],
+    at: int = 5,
+    state: int = COMPLETED,
+    attempts: int = 0,
+    result: bytes | None = None,
+) -> tuple[Any, ...]:
+    size = -1 if result is None else len(result)
+    return (row, state, NOW + at, NOW + at - 2, attempts, result, size)
+
+
+@pytest.mark.parametrize("waiting", [0, 1, 6])
+@pytest.mark.parametrize("whole", [0, 1, 6])
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [],
+        [run(short(i)) for i in range(6)],
+        [run(short(i), at=i) for i in range(6)],
+        [run(short(i), at=i // 2) for i in range(6)],
+        [run(short(i), at=i % 2, result=b"%d" % 10**i) for i in range(6)],
+        [run(short(i), attempts=i, result=b"" if i else None) for i in range(3)],
+        [run(short(i), state=(ACTIVE, COMPLETED)[i % 2]) for i in range(3)],
+        [run(short(5 - i, name="n" * (i + 1), options=(DEFAULT, OTHER)[i % 2])) for i in range(5)],
+    ],
+    ids=["no", "alike", "all-other", "in-pairs", "results", "attempts", "states", "names"],
+)
+def test_rows_of_all_widths_go_together(runs: list[Any], whole: int, waiting: int) -> None:
+    rows = [
+        *(short(100 - i, bytes(i)) for i in range(waiting)),
+        *runs,
+        *(ended(full_row(short(i)), i, None, -1) for i in range(200, 200 + whole)),
+    ]
+    if not rows:
+        return
+    with new_database() as by_value, new_database() as by_column:
+        put(by_value, rows)
+        put_packed(by_column, rows)
+        assert look(by_column) == look(by_value)
+        found = [row[:NAME] for row in look(by_column)[0]]
+        assert found == sorted(full_row(row)[:NAME] for row in rows)
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.integers(0, 3) | st.integers(-2, 10**13), min_size=1, max_size=12),
+    st.booleans(),
+)
+def test_numbers_of_any_kind_are_the_same_packed(found: list[int], in_order: bool) -> None:
+    numbers = sorted(found) if in_order else found
+    with new_database() as connection:
+        connection.execute("CREATE TABLE found (i, n, digits)")
+        made = Columns(len(numbers))
+        told, digits = made.numbers(numbers), made.digits(numbers)
+        text = f"INSERT INTO found SELECT i,{told},''||{digits} FROM temp.numbers WHERE i<?1"
+        connection.execute(text, made.values)
+        query = "SELECT n,CAST(digits AS INTEGER) FROM found ORDER BY i"
+        back = connection.execute(query).fetchall()
+        assert back == [(number, number) for number in numbers]
 
 
 def test_what_cannot_be_packed_is_left_to_the_other_way() -> None:

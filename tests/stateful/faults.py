@@ -170,8 +170,8 @@ MUTATIONS = (
     Mutation(
         "a job that changed otherwise too is taken to have only ended",
         "ops/mark.py",
-        r"known = job_id in dirty\.jobs",
-        "known = False",
+        r"if known is _UNKNOWN:",
+        "if True:",
         (
             "tests/unit/test_dirty.py"
             "::test_a_job_that_changed_in_another_way_since_the_cut_has_not_only_ended",
@@ -224,6 +224,40 @@ MUTATIONS = (
         r"if starts and starts\[0\]\.record is record:",
         "if starts:",
         (*SQLITE, "tests/unit/test_dirty.py"),
+    ),
+    Mutation(
+        "the end of a batch takes back the start of another run",
+        "ops/mark.py",
+        r"while starts and starts\[0\]\.record\.delivery is not starts\[0\]:",
+        "while starts:",
+        (
+            "tests/unit/test_dirty.py"
+            "::test_a_batch_that_ends_takes_its_own_starts_back_and_no_others",
+        ),
+    ),
+    Mutation(
+        "a job with more to say is marked by the short row of its run",
+        "ops/mark.py",
+        r"and side is None\n",
+        "and True\n",
+        (
+            "tests/unit/test_dirty.py"
+            "::test_a_job_that_changed_otherwise_since_it_came_in_has_no_short_end",
+        ),
+    ),
+    Mutation(
+        "the result of a short row is lost under a newer row without it",
+        "model/rows.py",
+        r"result = full_row\(older\)\[RESULT\]",
+        "result = older[RESULT] if len(older) > RESULT else None",
+        ("tests/unit/test_dirty.py::test_a_row_without_its_result_keeps_that_of_a_short_one",),
+    ),
+    Mutation(
+        "rows of several kinds take the states of one another",
+        "storage/sqlite/packed.py",
+        r"found \+= map\(_PLACES\[_IN_RUN\[place\]\], self\.runs\)",
+        "found += list(map(_PLACES[_IN_RUN[place]], self.runs))[::-1]",
+        ("tests/property/test_sqlite_packed.py::test_rows_of_all_widths_go_together",),
     ),
     Mutation(
         "a job that came due late stands before its turn after a restart",

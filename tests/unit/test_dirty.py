@@ -13,6 +13,7 @@ from bunqueue_py.model.rows import (
     INLINE_BYTES,
     RESULT,
     RESULT_SIZE,
+    RUN_WIDTH,
     SEQ,
     STATE,
     JobRow,
@@ -22,7 +23,14 @@ from bunqueue_py.model.rows import (
     record_from,
     row_of,
 )
-from bunqueue_py.ops.mark import mark_completed, mark_start, mark_starts
+from bunqueue_py.ops.mark import (
+    MAX_STARTS,
+    mark_begun,
+    mark_completed,
+    mark_ended,
+    mark_start,
+    mark_starts,
+)
 from bunqueue_py.ops.outcomes import mark_late, mark_ties
 from bunqueue_py.shard.dirty import Dirty
 from bunqueue_py.shard.queue_state import QueueState
@@ -150,10 +158,148 @@ def test_a_run_that_has_ended_leaves_nothing_for_the_cut_to_look_at(dirty: Dirty
     assert found == {"a": COMPLETED, "b": ACTIVE, "c": COMPLETED}
 
 
+# -- a run of a job that came in since the cut -----------------------------------------------------
+
+
+def came_in(dirty: Dirty, *job_ids: str, data: bytes = b"{}") -> list[JobRecord]:
+    records = [record(job_id, data=data) for job_id in job_ids]
+    for seq, made in enumerate(records, 7):
+        made.key = seq
+    dirty.add_lane(records, "emails", 1)
+    return records
+
+
+def begin(made: JobRecord, now: int = 2) -> Delivery:
+    delivery = Delivery.of(made, made.id, None, None, None, True)
+    made.start(delivery, now)
+    return delivery
+
+
+def whole(dirty: Dirty) -> dict[str, JobRow | None]:
+    return {job_id: found and full_row(found) for job_id, found in taken(dirty).jobs.items()}
+
+
+@pytest.mark.parametrize("data", [b"{}", BIG])
+def test_jobs_of_a_batch_are_marked_as_single_ones(dirty: Dirty, data: bytes) -> None:
+    other = Dirty(lambda: None)
+    for made in came_in(dirty, "a", "b", data=data):
+        other.add_new(made, "emails", made.key, 1)
+    assert dirty.fresh == other.fresh == {"a", "b"}
+    assert taken(dirty) == taken(other)
+
+
+@pytest.mark.parametrize(
+    ("result", "data", "short"),
+    [(None, b"{}", True), (b"42", b"{}", True), (BIG, b"{}", False), (b"42", BIG, False)],
+)
+@pytest.mark.parametrize("batch", [False, True])
+def test_the_end_of_a_job_that_came_in_since_the_cut_is_short_and_tells_all(
+    dirty: Dirty, result: bytes | None, data: bytes, short: bool, batch: bool
+) -> None:
+    (made,) = came_in(dirty, "a", data=data)
+    made.attempts_made = 3
+    mark_start(dirty, begin(made))
+    made.complete(5, -1 if result is None else len(result))
+    if batch:
+        mark_ended(dirty, cast(QueueState, Queue), [made], {} if result is None else {"a": result})
+    else:
+        mark_completed(dirty, cast(QueueState, Queue), made, result)
+    assert not dirty.starts
+    found = dirty.jobs["a"]
+    assert found is not None
+    assert (len(found) == RUN_WIDTH) is short
+    cut = taken(dirty)
+    assert full_row(found) == row_of(made, 7, result)
+    assert cut.ended == {}
+    assert (cut.payloads, cut.results) == (
+        {"a": BIG} if data is BIG else {},
+        {"a": BIG} if result is BIG else {},
+    )
+
+
+def test_a_run_under_way_at_the_cut_of_a_job_that_came_in_since_the_last_is_short(
+    dirty: Dirty,
+) -> None:
+    (made,) = came_in(dirty, "a")
+    mark_start(dirty, begin(made))
+    mark_starts(dirty)
+    found = dirty.jobs["a"]
+    assert found is not None
+    assert len(found) == RUN_WIDTH
+    assert whole(dirty) == {"a": row_of(made, 7)}
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_job_that_changed_otherwise_since_it_came_in_has_no_short_end(
+    dirty: Dirty, batch: bool
+) -> None:
+    moved, worn = came_in(dirty, "a", "b")
+    moved.priority = 5
+    dirty.mark(row_of(moved, 7))
+    worn.need_side().progress = 50
+    for made in (moved, worn):
+        mark_start(dirty, begin(made))
+        made.complete(5, -1)
+    if batch:
+        mark_ended(dirty, cast(QueueState, Queue), [moved, worn], {})
+    else:
+        mark_completed(dirty, cast(QueueState, Queue), moved, None)
+        mark_completed(dirty, cast(QueueState, Queue), worn, None)
+    assert dirty.jobs == {"a": row_of(moved, 7), "b": row_of(worn, 8)}
+
+
+def test_a_run_under_way_of_a_job_with_more_to_say_has_no_short_row(dirty: Dirty) -> None:
+    (made,) = came_in(dirty, "a")
+    made.need_side().progress = 50
+    mark_start(dirty, begin(made))
+    mark_starts(dirty)
+    assert dirty.jobs == {"a": row_of(made, 7)}
+
+
+def test_a_batch_that_ends_takes_its_own_starts_back_and_no_others(dirty: Dirty) -> None:
+    first, other, last = came_in(dirty, *"abc")
+    mark_begun(dirty, [begin(made) for made in (first, other, last)])
+    for made in (first, last):
+        made.complete(5, -1)
+    mark_ended(dirty, cast(QueueState, Queue), [first, last], {})
+    assert [run.token for run in dirty.starts] == ["b", "c"]
+    mark_starts(dirty)
+    states = {job_id: found and found[STATE] for job_id, found in whole(dirty).items()}
+    assert states == {"a": COMPLETED, "b": ACTIVE, "c": COMPLETED}
+
+
+def test_a_batch_of_starts_leaves_no_more_to_the_cut_than_single_ones(dirty: Dirty) -> None:
+    records = came_in(dirty, *map(str, range(MAX_STARTS + 2)))
+    mark_begun(dirty, [begin(made) for made in records])
+    assert len(dirty.starts) == MAX_STARTS
+    assert [len(found or ()) for found in dirty.jobs.values()][:3] == [RUN_WIDTH, RUN_WIDTH, 8]
+
+
+def test_a_job_that_comes_runs_ends_and_goes_leaves_nothing(dirty: Dirty) -> None:
+    (made,) = came_in(dirty, "a")
+    mark_start(dirty, begin(made))
+    made.complete(5, 2)
+    mark_completed(dirty, cast(QueueState, Queue), made, b"42")
+    dirty.tombstone("a", 2, 2)
+    assert taken(dirty) == no_marks()
+
+
+def test_a_row_without_its_result_keeps_that_of_a_short_one(dirty: Dirty) -> None:
+    (made,) = came_in(dirty, "a")
+    begin(made)
+    made.complete(5, 2)
+    mark_completed(dirty, cast(QueueState, Queue), made, b"42")
+    older, short = taken(dirty), row_of(made, 7)
+    Marks({"a": short}, {}, {}, {}, {}).put_over(older)
+    assert older.jobs == {"a": row_of(made, 7, b"42")}
+
+
 FIRST_MARKS: list[Callable[[Dirty], None]] = [
     lambda dirty: dirty.add(row(), b"{}"),
     lambda dirty: dirty.add_new(record(), "emails", 1, 1),
+    lambda dirty: dirty.add_lane([record()], "emails", 1),
     lambda dirty: dirty.mark(row()),
+    lambda dirty: mark_ended(dirty, cast(QueueState, Queue), [record(state=COMPLETED)], {}),
     lambda dirty: mark_completed(dirty, cast(QueueState, Queue), record(state=COMPLETED), None),
     lambda dirty: dirty.payload("a", BIG, 2),
     lambda dirty: dirty.result("a", BIG, -1),

@@ -32,6 +32,7 @@ from bunqueue_py.model.rows import (
     STATE,
     JobRow,
     Marks,
+    full_row,
     no_marks,
     row_of,
 )
@@ -902,6 +903,14 @@ def test_a_result_is_found_wherever_it_is(disk: Lookup) -> None:
     assert result(disk, "none", brings) == b"7"
     assert result(disk, "none", stays, brings) == b"7"
     assert result(disk, "short", marks(row_of(finished("short", b'"done"'), 1))) == b'"done"'
+
+    plain = ("new", "emails", 1, 1000, 1000, "welcome", OPTIONS, b"{}")
+    for found in (b"7", None):
+        ran = (plain, COMPLETED, 3000, 2000, 0, found, -1 if found is None else 1)
+        short = Marks({"new": ran}, {}, {}, {}, {})
+        assert result(disk, "new", short) == found
+        assert job(disk, "new", short) == full_row(ran)
+    assert result(disk, "new", Marks({"new": plain}, {}, {}, {}, {})) is None
 
     apart = row_of(finished("none", BIG), 1, BIG)
     assert result(disk, "none", marks(apart, results={"none": BIG})) == BIG

@@ -17,7 +17,7 @@ from typing import Any, cast
 from ...model.rows import DATA, RESULT, Marks, full_row
 from .connection import code_of
 from .opening import shrink
-from .packed import MAX_PACKED, MIN_PACKED, Packed, count_plain, make_numbers, pack, pack_ended
+from .packed import MAX_PACKED, MIN_PACKED, Packed, count_short, make_numbers, pack, pack_ended
 from .rows import RowEncoder, bindable, to_json
 from .statements import Statement, Statements, variable_limit
 
@@ -170,7 +170,7 @@ class Committer:
     def _puts(self, rows: list[Any], ended: int) -> Iterator[Packed]:
         put, done = self._statements.put_jobs, 0
         # packed, whole rows of all kinds take a little longer than they do unpacked
-        odd = len(rows) - ended - count_plain(rows)
+        odd = len(rows) - ended - count_short(rows)
         if self._packs and len(rows) >= max(MIN_PACKED, 2 * odd):
             self._make_numbers()
             for part in _parts(rows, MAX_PACKED):
@@ -285,9 +285,10 @@ class Committer:
 
 
 def _weight(marks: Marks) -> int:
-    """About how many bytes those rows have, going by every sixteenth job."""
-    some = [full_row(row) for row in islice(marks.jobs.values(), 0, None, 16) if row is not None]
-    size = 16 * sum(len(row[DATA] or b"") + len(row[RESULT] or b"") + 300 for row in some)
+    """About how many bytes those rows have, going by some sixty of the jobs."""
+    step = 1 + len(marks.jobs) // 64
+    some = [full_row(row) for row in islice(marks.jobs.values(), 0, None, step) if row is not None]
+    size = step * sum(len(row[DATA] or b"") + len(row[RESULT] or b"") + 300 for row in some)
     for blobs in (marks.payloads, marks.results):
         size += sum(len(data) for data in blobs.values() if data is not None)
     return size + 300 * len(marks.rest)

@@ -13,7 +13,6 @@ from ...model.options import Options
 from ...model.rows import (
     DATA,
     INLINE_BYTES,
-    PLAIN_WIDTH,
     RESULT,
     RESULT_SIZE,
     JobRow,
@@ -149,7 +148,7 @@ def read_result(disk: Lookup, unwritten: Unwritten, job_id: str) -> bytes | None
         row = part.jobs.get(job_id, _UNKNOWN)
         if row is _UNKNOWN:
             continue
-        if row is None or len(row) == PLAIN_WIDTH or row[RESULT_SIZE] < 0:
+        if row is None or (row := full_row(row))[RESULT_SIZE] < 0:
             return None
         if row[RESULT] is not None:
             return row[RESULT]  # type: ignore[no-any-return]

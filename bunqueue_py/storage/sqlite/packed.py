@@ -28,15 +28,16 @@ from ...model.rows import (
     NAME,
     OPTIONS,
     PLAIN_WIDTH,
+    PRIORITY,
     QUEUE,
     RESULT,
     RESULT_SIZE,
     RUN_AT,
+    RUN_WIDTH,
     SEQ,
     SIDE,
     STARTED,
     STATE,
-    full_row,
 )
 from .rows import ABSENT, COLUMNS, KEEP, RowEncoder, bindable
 
@@ -46,6 +47,10 @@ MIN_PACKED = 64
 MAX_PACKED = 4096
 
 _ID_LENGTH = 36
+
+_MAX_RUNS = 4
+"""Where the same numbers stand side by side, and there are no more than so many, it is told up to
+which row each goes."""
 
 Packed = tuple[str, list[Any]]
 
@@ -65,7 +70,7 @@ def make_numbers(connection: Connection) -> None:
     )
 
 
-class _Columns:
+class Columns:
     """The columns of one statement, as expressions, and the values that they are made of."""
 
     __slots__ = ("_known", "count", "values")
@@ -73,7 +78,7 @@ class _Columns:
     def __init__(self, count: int) -> None:
         self.count = count
         self.values: list[Any] = [count]
-        self._known: list[tuple[list[int], str]] = []
+        self._known: list[tuple[list[int], tuple[str, type]]] = []
 
     def bind(self, value: Any) -> str:
         """The same for all rows."""
@@ -83,31 +88,57 @@ class _Columns:
     def numbers(self, numbers: list[int]) -> str:
         """Integers."""
         first, last, count = numbers[0], numbers[-1], self.count
-        if first == last and numbers.count(first) == count:
-            return self.bind(first)
-        if last - first == count - 1 and numbers == list(range(first, last + 1)):
+        if last - first == count - 1 > 0 and numbers == list(range(first, last + 1)):
             return f"(i+{self.bind(first)})"
-        return f"CAST({self.digits(numbers)}AS INTEGER)"
+        text, kind = self._told(numbers)
+        return text if kind is int else f"CAST({text}AS INTEGER)"
 
     def digits(self, numbers: list[int]) -> str:
-        """Integers as text, with spaces before the shorter ones."""
-        for known, text in self._known:
+        """Integers as what becomes text beside text, with spaces before the shorter ones."""
+        return self._told(numbers)[0]
+
+    def _told(self, numbers: list[int]) -> tuple[str, type]:
+        for known, told in self._known:
             if known == numbers:
-                return text
+                return told
+        text = self._alike(numbers)
+        told = (text, int) if text else (self._digits(numbers), str)
+        self._known.append((numbers, told))
+        return told
+
+    def _digits(self, numbers: list[int]) -> str:
         distinct = set(numbers)
-        width = max(len(str(min(distinct))), len(str(max(distinct))))
-        if len(distinct) == 1:
-            text = self.bind(str(numbers[0]))
-        else:
-            if 4 * len(distinct) < self.count:
-                # as with moments, of which many are the same
-                texts = {number: f"%{width}d" % number for number in distinct}
-                digits = "".join(map(texts.__getitem__, numbers))
-            else:
-                digits = f"%{width}d" * self.count % tuple(numbers)
-            text = self._piece(digits.encode(), width)
-        self._known.append((numbers, text))
-        return text
+        least, most = str(min(distinct)), str(max(distinct))
+        width = max(len(least), len(most))
+        if 4 * len(distinct) < self.count:
+            # as with moments, of which many are the same
+            texts = {number: f"%{width}d" % number for number in distinct}
+            return self._piece("".join(map(texts.__getitem__, numbers)).encode(), width)
+        if len(least) == len(most) and least[0] != "-":
+            # a list is shown in a third of the time that a format takes
+            return self._piece(str(numbers).encode(), width, first=2, step=width + 2)
+        return self._piece((f"%{width}d" * self.count % tuple(numbers)).encode(), width)
+
+    def _alike(self, numbers: list[int]) -> str:
+        """Integers of which the same stand side by side; empty where that is too seldom."""
+        first = numbers[0]
+        if first == numbers[-1] and numbers.count(first) == self.count:
+            return self.bind(first)
+        if len(set(numbers)) > _MAX_RUNS:
+            return ""
+        at, runs = 0, []
+        while at < self.count:
+            number = numbers[at]
+            alike = numbers.count(number)
+            if numbers[at : at + alike].count(number) != alike:
+                return ""
+            at += alike
+            runs.append((at, number))
+        # a text for any number of them: one that is new has to be compiled
+        runs += [runs[-1]] * (_MAX_RUNS - len(runs))
+        last = self.bind(runs.pop()[1])
+        whens = [f"WHEN i<{self.bind(end)} THEN {self.bind(number)}" for end, number in runs]
+        return f"CASE {' '.join(whens)} ELSE {last} END"
 
     def ids(self, ids: Sequence[str]) -> str:
         """Job ids, which are all of one length."""
@@ -149,30 +180,85 @@ class _Columns:
             return self.bind(joined)
         if lengths.count(lengths[0]) == self.count:
             return self._piece(joined, lengths[0])
-        starts = self.numbers(list(accumulate(lengths, initial=1))[:-1])
-        return f"substr({self.bind(joined)},{starts},{self.numbers(lengths)})"
+        # all of one width
+        base = 10 ** len(str(len(joined)))
+        starts = self.numbers(list(accumulate(lengths, initial=base + 1))[:-1])
+        return f"substr({self.bind(joined)},{starts}-{self.bind(base)},{self.numbers(lengths)})"
 
-    def _piece(self, joined: bytes, width: int) -> str:
+    def _piece(self, joined: bytes, width: int, *, first: int = 1, step: int = 0) -> str:
         each = self.bind(width)
-        return f"substr({self.bind(joined)},i*{each}+1,{each})"
+        every = self.bind(step) if step else each
+        return f"substr({self.bind(joined)},i*{every}+{first},{each})"
 
 
 _UPSERT = f"INSERT INTO jobs({','.join(COLUMNS)})SELECT "
 
+_PLACES = tuple(map(itemgetter, range(RESULT_SIZE + 1)))
 
-def count_plain(rows: Sequence[Any]) -> int:
-    """How many of the rows are short ones."""
-    return list(map(len, rows)).count(PLAIN_WIDTH)
+_IN_PLAIN = {ID: 0, QUEUE: 1, SEQ: 2, RUN_AT: 3, CREATED: 4, NAME: 5, OPTIONS: 6, DATA: 7}
+_IN_RUN = {STATE: 1, ENTERED: 2, STARTED: 3, ATTEMPTS_MADE: 4, RESULT: 5, RESULT_SIZE: 6}
+_UNTIL_RUN = {STATE: PENDING, ATTEMPTS_MADE: 0, RESULT_SIZE: -1}
+
+
+class _Rows:
+    """Rows of all widths, column by column: the whole ones, those of runs, and those that wait,
+    which is the order in which most have come in."""
+
+    __slots__ = ("plain", "runs", "waiting", "whole")
+
+    def __init__(self, rows: Sequence[Any]) -> None:
+        widths = list(map(len, rows))
+        self.waiting = _of_width(rows, widths, PLAIN_WIDTH)
+        self.runs = _of_width(rows, widths, RUN_WIDTH)
+        self.whole = _of_width(rows, widths, RESULT_SIZE + 1)
+        #: what tells of the beginning of those of the first two kinds
+        self.plain = [*_column(self.runs, 0), *self.waiting]
+
+    def __getitem__(self, place: int) -> list[Any]:
+        found = _column(self.whole, place)
+        runs, waiting = len(self.runs), len(self.waiting)
+        if not runs + waiting:
+            return found
+        if place in _IN_PLAIN:
+            found += map(_PLACES[_IN_PLAIN[place]], self.plain)
+        elif place in _IN_RUN:
+            found += map(_PLACES[_IN_RUN[place]], self.runs)
+            if place == ENTERED:
+                found += map(_PLACES[_IN_PLAIN[CREATED]], self.waiting)
+            else:
+                found += [_UNTIL_RUN.get(place)] * waiting
+        else:
+            found += [0 if place == PRIORITY else None] * (runs + waiting)
+        return found
+
+
+def _of_width(rows: Sequence[Any], widths: list[int], width: int) -> Sequence[Any]:
+    count = widths.count(width)
+    if count == len(rows):
+        return rows
+    return [row for row in rows if len(row) == width] if count else []
+
+
+def count_short(rows: Sequence[Any]) -> int:
+    """How many of the rows are of the two short kinds."""
+    widths = list(map(len, rows))
+    return widths.count(PLAIN_WIDTH) + widths.count(RUN_WIDTH)
 
 
 def pack(rows: list[Any], encoder: RowEncoder, on_conflict: str) -> Packed | None:
     """The statement that writes those rows, and its values; `None` if they are of an odd kind."""
-    columns = _Columns(len(rows))
+    columns = Columns(len(rows))
+    parts = _Rows(rows)
+    results, sizes = parts[RESULT], parts[RESULT_SIZE]
     try:
-        if count_plain(rows) == len(rows):
-            found = _plain(rows, columns, encoder)
-        else:
-            found = _full(rows, columns, encoder)
+        found = (
+            columns.ids(parts[ID]),
+            columns.texts(parts[QUEUE]),
+            *(columns.numbers(parts[place]) for place in (SEQ, STATE, PRIORITY, RUN_AT, ENTERED)),
+            _meta(parts, sizes, columns, encoder),
+            columns.blobs(parts[DATA], ABSENT),
+            columns.blobs(results, _absent(results, sizes)),
+        )
     except _Unfit:
         return None
     text = f"{_UPSERT}{','.join(found)} FROM temp.numbers WHERE i<?1 {on_conflict}"
@@ -182,18 +268,19 @@ def pack(rows: list[Any], encoder: RowEncoder, on_conflict: str) -> Packed | Non
 def pack_ended(rows: list[Any], encoder: RowEncoder) -> Packed | None:
     """The statement that writes the run of those jobs, or its end, of which all else is in the
     file. It changes as many rows as it should, or some are missing there."""
-    columns = _Columns(len(rows))
-    results, sizes = map(_column, (rows, rows), (RESULT, RESULT_SIZE))
+    columns = Columns(len(rows))
+    parts = _Rows(rows)
+    results, sizes = parts[RESULT], parts[RESULT_SIZE]
     try:
-        at = columns.ids(_column(rows, ID))
-        state = columns.numbers(_column(rows, STATE))
-        moment = columns.numbers(_column(rows, ENTERED))
-        meta = _meta(rows, sizes, columns, encoder)
+        at = columns.ids(parts[ID])
+        state = columns.numbers(parts[STATE])
+        moment = columns.numbers(parts[ENTERED])
+        meta = _meta(parts, sizes, columns, encoder)
         result = columns.blobs(results, _absent(results, sizes))
         place = ""
-        if _column(rows, SIDE).count(None) != columns.count:
+        if parts[SIDE].count(None) != columns.count:
             # one that waited for other jobs, or for a wall clock, got its place when that was over
-            seq, run_at = (columns.numbers(_column(rows, part)) for part in (SEQ, RUN_AT))
+            seq, run_at = (columns.numbers(parts[part]) for part in (SEQ, RUN_AT))
             place = f"seq={seq},run_at={run_at},"
     except _Unfit:
         return None
@@ -204,44 +291,7 @@ def pack_ended(rows: list[Any], encoder: RowEncoder) -> Packed | None:
     return text, columns.values
 
 
-def _plain(rows: list[Any], columns: _Columns, encoder: RowEncoder) -> tuple[str, ...]:
-    ids, queues, seqs, run_at, entered, names, options, data = (
-        _column(rows, place) for place in range(PLAIN_WIDTH)
-    )
-    if not _one_head(names, options):
-        return _full(rows, columns, encoder)
-    return (
-        columns.ids(ids),
-        columns.texts(queues),
-        columns.numbers(seqs),
-        columns.bind(PENDING),
-        columns.bind(0),
-        columns.numbers(run_at),
-        columns.numbers(entered),
-        columns.bind(encoder.waiting(names[0], options[0])),
-        columns.blobs(data, ABSENT),
-        columns.bind(ABSENT),
-    )
-
-
-def _full(rows: list[Any], columns: _Columns, encoder: RowEncoder) -> tuple[str, ...]:
-    rows = [full_row(row) if len(row) == PLAIN_WIDTH else row for row in rows]
-    results, sizes = map(_column, (rows, rows), (RESULT, RESULT_SIZE))
-    numbers = (columns.numbers(_column(rows, place)) for place in range(SEQ, ENTERED + 1))
-    return (
-        columns.ids(_column(rows, ID)),
-        columns.texts(_column(rows, QUEUE)),
-        *numbers,
-        _meta(rows, sizes, columns, encoder),
-        columns.blobs(_column(rows, DATA), ABSENT),
-        columns.blobs(results, _absent(results, sizes)),
-    )
-
-
-_PLACES = tuple(map(itemgetter, range(RESULT_SIZE + 1)))
-
-
-def _column(rows: list[Any], place: int) -> list[Any]:
+def _column(rows: Sequence[Any], place: int) -> list[Any]:
     # not zip(*rows), which goes through all the rows for each value of one
     return list(map(_PLACES[place], rows))
 
@@ -255,27 +305,33 @@ def _absent(results: Sequence[bytes | None], sizes: list[int]) -> list[int] | in
     ]
 
 
-def _meta(rows: list[Any], sizes: list[int], columns: _Columns, encoder: RowEncoder) -> str:
-    created, started, attempts, names, options = (
-        _column(rows, place) for place in (CREATED, STARTED, ATTEMPTS_MADE, NAME, OPTIONS)
-    )
-    count = columns.count
-    if (
-        _one_head(names, options)
-        and not started.count(None)
-        and all(_column(rows, place).count(None) == count for place in (CUSTOM_ID, CLAIM, SIDE))
+def _meta(parts: _Rows, sizes: list[int], columns: Columns, encoder: RowEncoder) -> str:
+    names, options, started = parts[NAME], parts[OPTIONS], parts[STARTED]
+    whole, begun = len(parts.whole), columns.count - len(parts.waiting)
+    if not (
+        # options are equal only if they are one object
+        options.count(options[0]) == names.count(names[0]) == columns.count
+        and started.count(None) == len(parts.waiting)
+        and all(_column(parts.whole, p).count(None) == whole for p in (CUSTOM_ID, CLAIM, SIDE))
     ):
-        # the end of a meta as `RowEncoder.add` makes it, put together there
-        head = bindable(f"{encoder.head(names[0], options[0])},")
-        if head.__class__ is not str:
-            raise _Unfit
-        began = f"{columns.bind(head)}||{columns.digits(created)}||','||{columns.digits(started)}"
-        if attempts.count(attempts[0]) == sizes.count(sizes[0]) == count:
-            return f"{began}||{columns.bind(f',{attempts[0]},{sizes[0]}]')}"
-        return f"{began}||','||{columns.digits(attempts)}||','||{columns.digits(sizes)}||']'"
-    return columns.texts(encoder.metas(rows))
-
-
-def _one_head(names: Sequence[str], options: Sequence[Any]) -> bool:
-    # options are equal only if they are one object
-    return options.count(options[0]) == names.count(names[0]) == len(names)
+        return columns.texts(encoder.metas([*parts.whole, *parts.runs, *parts.waiting]))
+    waiting = encoder.waiting(names[0], options[0])
+    if not begun:
+        return columns.bind(waiting)
+    # the end of a meta as `RowEncoder.add` makes it, put together there
+    head = bindable(f"{encoder.head(names[0], options[0])},")
+    if head.__class__ is not str:
+        raise _Unfit
+    if parts.waiting:
+        # nothing is said of these; a number like the others is told in the same few steps
+        started[begun:] = [started[begun - 1]] * len(parts.waiting)
+    created = columns.digits(parts[CREATED])
+    text = f"{columns.bind(head)}||{created}||','||{columns.digits(started)}"
+    attempts = parts[ATTEMPTS_MADE]
+    if attempts.count(attempts[0]) == sizes.count(sizes[0]) == columns.count:
+        text += f"||{columns.bind(f',{attempts[0]},{sizes[0]}]')}"
+    else:
+        text += f"||','||{columns.digits(attempts)}||','||{columns.digits(sizes)}||']'"
+    if parts.waiting:
+        text = f"CASE WHEN i<{columns.bind(begun)} THEN {text} ELSE {columns.bind(waiting)} END"
+    return text

@@ -36,8 +36,9 @@ from ...model.rows import (
     PLAIN_WIDTH,
     RESULT,
     RESULT_SIZE,
+    RUN_WIDTH,
+    AnyRow,
     JobRow,
-    PlainRow,
     full_row,
 )
 from .meta import (
@@ -109,9 +110,9 @@ class RowEncoder:
         self._options: dict[Options, str] = {}
         self._heads: dict[tuple[str, Options], str] = {}
 
-    def add(self, rows: Iterable[JobRow | PlainRow], into: list[Any]) -> None:
+    def add(self, rows: Iterable[AnyRow], into: list[Any]) -> None:
         """Appends the values of `COLUMNS` for each row."""
-        full = [row if len(row) != PLAIN_WIDTH else full_row(row) for row in rows]
+        full = [full_row(row) for row in rows]
         for row, meta in zip(full, self.metas(full), strict=True):
             (job_id, queue, seq, state, priority, run_at, entered), data = row[:CREATED], row[DATA]
             result, size = row[RESULT], row[RESULT_SIZE]
@@ -132,7 +133,7 @@ class RowEncoder:
                 kept,
             )
 
-    def metas(self, rows: Iterable[JobRow]) -> list[str | bytearray]:
+    def metas(self, rows: Iterable[AnyRow]) -> list[str | bytearray]:
         """The metas of the rows."""
         metas: list[str | bytearray] = []
         # Most rows are of the same kind, and many of the same millisecond, as the one before.
@@ -142,9 +143,21 @@ class RowEncoder:
         timed: str | bytearray = ""
         last_side = None
         text = ""
+        entered: int | None
         for row in rows:
-            created, started, attempts, name, options, custom_id, claim, side = row[CREATED:DATA]
-            size = row[RESULT_SIZE]
+            if len(row) == PLAIN_WIDTH:
+                entered, name, options = row[4:7]
+                created, started, attempts, size = entered, None, 0, -1
+                custom_id = claim = side = None
+            elif len(row) == RUN_WIDTH:
+                plain, _, entered, started, attempts, _, size = row
+                created, name, options = plain[4:7]
+                custom_id = claim = side = None
+            else:
+                created, started, attempts, name, options, custom_id, claim, side = row[
+                    CREATED:DATA
+                ]
+                entered, size = row[ENTERED], row[RESULT_SIZE]
             if name is not last_name or options is not last_options:
                 head = self.head(name, options)
                 waiting = bindable(head + _ROOM)
@@ -170,7 +183,7 @@ class RowEncoder:
                     last_created, last_started = created, started
                     last_attempts, last_size = attempts, size
                 meta = timed
-            elif created != row[ENTERED] or attempts or size >= 0:
+            elif created != entered or attempts or size >= 0:
                 meta = bindable(f"{head},{created},null,{attempts},{size}]")
             else:
                 meta = waiting
