@@ -1,5 +1,6 @@
 """One manager a file: who owns it, who is told so, and what ends it."""
 
+import gc
 import os
 import stat
 import sys
@@ -14,7 +15,14 @@ from bunqueue_py.errors import BunqueueError, StorageError, StorageLockedError
 from bunqueue_py.storage.sqlite import ownership as module
 from bunqueue_py.storage.sqlite.ownership import Ownership
 from bunqueue_py.testing import VirtualClock
-from tests.unit.sqlite_files import CountingClock, Neighbour, as_root, mounted, neighbour
+from tests.unit.sqlite_files import (
+    CountingClock,
+    Neighbour,
+    as_root,
+    mounted,
+    neighbour,
+    posix,
+)
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32", reason="written for POSIX; nobody has run it on Windows yet"
@@ -239,6 +247,30 @@ def test_a_full_disk_keeps_nobody_from_owning_a_file(tmp_path: Path) -> None:
 
 
 # -- fork --------------------------------------------------------------------------------------
+
+
+def test_what_nobody_has_any_more_is_released(path: str) -> None:
+    take(path)  # as when Ctrl-C comes between two steps of an opening
+    gc.collect()
+    take(path).release()
+
+
+@posix
+def test_a_child_that_lets_go_of_it_leaves_the_parents_ownership_alone(path: str) -> None:
+    # of a thread, say, that was opening a file at the fork, and is not there any more
+    held = [take(path)]
+
+    def child() -> None:
+        held.clear()
+        gc.collect()
+
+    with neighbour(child) as other:
+        assert other.finish() == 0
+    assert os.path.exists(path + ".lock")
+    assert held[0].still_ours()
+    with pytest.raises(StorageLockedError):
+        take(path)
+    held[0].release()
 
 
 def test_a_child_that_disowns_leaves_the_parents_ownership_alone(path: str) -> None:

@@ -34,12 +34,13 @@ class Ownership:
     """Ownership of one database. Made by `take`; ends with `release`, or in a forked child with
     `disown`. Not for several threads at once."""
 
-    __slots__ = ("_beside", "_database", "_descriptor", "_lock_path", "path")
+    __slots__ = ("_beside", "_database", "_descriptor", "_lock_path", "_process", "path")
 
     def __init__(self, path: str, lock_path: str, descriptor: int) -> None:
         self.path = path
         self._lock_path = lock_path
         self._descriptor: int | None = descriptor
+        self._process = os.getpid()
         self._database: tuple[int, int] | None = None
         #: SQLite's files beside it
         self._beside: dict[str, tuple[int, int] | None] = {}
@@ -143,7 +144,10 @@ class Ownership:
     def __del__(self) -> None:
         # Ctrl-C between two steps of an opening: nobody has it, and nobody could release it
         with suppress(Exception):
-            self.release()
+            if os.getpid() == self._process:
+                self.release()
+            else:
+                self.disown()
 
     def disown(self) -> None:
         """In a forked child: closes the child's copy of the lock, which stays the parent's."""
