@@ -99,6 +99,7 @@ MUTATIONS = (
         "shard/groups.py",
         r"group\.paused(?=:\n            return False| and self\._room)",
         "False",
+        (*MEMORY, "tests/unit/test_groups.py"),
     ),
     Mutation(
         "rate window off by one",
@@ -411,7 +412,7 @@ MUTATIONS = (
         "shard/unique_keys.py",
         r"if stands\(record, now\):\n( +heappush)",
         r"if False:\n\1",
-        ("tests/unit/test_cleanup.py",),
+        ("tests/unit/test_deduplication.py",),
     ),
     Mutation(
         "a sweep in bites takes out what lives",

@@ -357,6 +357,25 @@ def test_a_held_key_stays_taken_though_the_job_is_done(
     assert not queue.add("three", deduplication=held()).duplicate
 
 
+def test_a_key_whose_time_was_extended_does_not_go_at_the_end_that_it_had_before(
+    manager: QueueManager, queue: Queue, clock: VirtualClock
+) -> None:
+    first = queue.add("one", deduplication=held(10))
+    manager.ack(pulled(queue), "result")
+    clock.advance(seconds=5)
+    assert queue.add("two", deduplication=Deduplication("k", 10, "extend")).duplicate
+    clock.advance(seconds=6)
+    # each newly held key looks for two that may go, and so does the clean-up
+    for n in range(3):
+        queue.add("other", deduplication=Deduplication(f"other{n}", 10, hold="ttl"))
+    manager.run_pending()
+    assert queue.deduplication.owner("k") == first.id
+    assert queue.add("three", deduplication=held()).duplicate
+    check(manager._state)
+    clock.advance(seconds=4)
+    assert not queue.add("four", deduplication=held()).duplicate
+
+
 def test_the_owner_of_a_held_key_that_is_gone_tells_so(queue: Queue) -> None:
     first = queue.add("one", {"a": 1}, deduplication=held())
     queue.remove(first)
