@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bunqueue_py.model.job import ACTIVE, COMPLETED, PENDING
+from bunqueue_py.model.links import LOOSE, MET, WAIT, Links
 from bunqueue_py.model.options import Options
 from bunqueue_py.model.rows import (
     ENTERED,
@@ -21,8 +22,10 @@ from bunqueue_py.model.rows import (
     RUN_AT,
     SEQ,
     SIDE,
+    STARTED,
     STATE,
     JobRow,
+    SideRow,
     full_row,
     row_of,
     side_row,
@@ -246,6 +249,75 @@ def test_the_end_of_tied_jobs_tells_of_the_place_that_they_came_to(tied: int) ->
         moved = (*after[i][:SEQ], 70 - i, *after[i][SEQ + 1 : RUN_AT], NOW - i)
         after[i] = (*moved, *after[i][RUN_AT + 1 : SIDE], side_row(waited), *after[i][SIDE + 1 :])
     put_over(before, after)
+
+
+def linked(i: int, other: str, code: int = MET, **changes: Any) -> SideRow:
+    """The side of a job that waited for one other, as a row has it."""
+    side = Side()
+    side.timeline = changes.pop("timeline", NOW + i % 3)
+    side.links = Links(changes.pop("parent_id", None), WAIT)
+    side.links.edges[other] = code
+    for edge in changes.pop("more", ()):
+        side.links.edges[edge] = MET
+    for name, value in changes.items():
+        setattr(side, name, value)
+    return side_row(side)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {},
+        {"timeline": -1},
+        {"timeline": (("waiting", NOW), ("active", NOW + 1))},
+        {"parent_id": "p"},
+        {"more": ["another"]},
+        {"tags": ("a",)},
+        {"trace": "00-1"},
+        {"stall_count": 1},
+        {"code": LOOSE},
+        {"other": 'a"b'},
+        {"other": "\u00e4" * 36},
+        {"other": '"' + "c" * 35},
+        {"other": "short"},
+        {"side": None},
+        {"result": (b"[1]", 3)},
+        {"started": None},
+    ],
+    ids=lambda odd: " ".join(odd) or "none",
+)
+@pytest.mark.parametrize("parent_id", [None, 'of "all"', "p\u00e4rent"])
+def test_the_end_of_a_chain_is_the_same_packed_or_not(
+    odd: dict[str, Any], parent_id: str | None
+) -> None:
+    before = [full_row(short(i)) for i in range(5)]
+    after = []
+    for i, row in enumerate(before):
+        given = {"parent_id": parent_id, **(odd if i == 3 else {})}
+        result, size = given.pop("result", (None, -1))
+        other = given.pop("other", job_id(100 + i))
+        end = ended(row, i, result, size)
+        if "started" in given:
+            # it is let go, and waits
+            end = (*end[:STATE], PENDING, *end[STATE + 1 : STARTED], None, 0, *end[NAME:])
+            del given["started"]
+        if "side" in given:
+            after.append(end)
+        else:
+            side = linked(i, other, **given)
+            after.append((*end[:SIDE], side, *end[SIDE + 1 :]))
+    put_over(before, after)
+
+
+def test_the_ends_of_a_chain_are_put_together_by_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [ended(full_row(short(i)), i, None, -1) for i in range(200)]
+    tied = [
+        (*row[:SIDE], linked(i, job_id(i + 1000)), *row[SIDE + 1 :]) for i, row in enumerate(rows)
+    ]
+    # one is let go, and waits
+    tied[-1] = (*tied[-1][:STARTED], None, *tied[-1][STARTED + 1 :])
+    monkeypatch.setattr(RowEncoder, "metas", lambda *_: pytest.fail("row by row"))
+    assert pack_ended(tied, RowEncoder()) is not None
 
 
 def test_the_end_of_a_job_that_is_not_there_is_not_counted() -> None:

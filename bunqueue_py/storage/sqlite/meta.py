@@ -8,9 +8,9 @@ of which `RowDecoder` makes one error.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from json.encoder import encode_basestring as quoted
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...model.backoff import DEFAULT_BACKOFF, Backoff
 from ...model.claim import REPLACE, SKIP
@@ -115,6 +115,54 @@ def side_text(side: SideRow) -> str:
             parent = "null" if parent_id is None else quoted(parent_id)
             return f'{{"timeline":{timeline:13},"links":[{parent},{on_failure},[{ties}]]}}'
     return "".join(encode(side_parts(side), 0))
+
+
+class LoneTies(NamedTuple):
+    """What `side_text` tells of jobs that have nothing but a tie to one other job each. Its parts
+    follow one another: `begin`, a moment, `middle`, the other's id, `end`, a code and `last`."""
+
+    begin: str
+    moments: list[int]
+    middle: str
+    others: list[str]
+    end: str
+    codes: list[int]
+    last: str
+
+
+def lone_ties(sides: Sequence[SideRow | None]) -> LoneTies | None:
+    """Those of a chain's jobs, whose texts are equally long; `None` if any is of another kind."""
+    moments: list[int] = []
+    others: list[str] = []
+    codes: list[int] = []
+    alike: tuple[str | None, int] | None = None
+    for side in sides:
+        if side is None or side[:11] != _ONLY_TIES or side[12] is not None:
+            return None
+        moment, links = side[11], side[13]
+        if links is None or moment.__class__ is not int:
+            return None
+        parent_id, on_failure, edges = links
+        if alike is None:
+            alike = parent_id, on_failure
+        if edges.__class__ is not tuple or len(edges) != 1 or alike != (parent_id, on_failure):
+            return None
+        other, code = edges[0]
+        moments.append(moment)
+        others.append(other)
+        codes.append(code)
+    if alike is None:
+        return None
+    parent, joined = "null" if alike[0] is None else quoted(alike[0]), "".join(others)
+    if (
+        quoted(joined) != f'"{joined}"'
+        or not joined.isascii()
+        or not parent.isascii()
+        or not 10**12 <= min(moments) <= max(moments) < 10**13
+    ):
+        return None
+    middle = f',"links":[{parent},{alike[1]},[["'
+    return LoneTies('{"timeline":', moments, middle, others, '",', codes, "]]]}")
 
 
 _ONLY_TIES = (False, (), 0, None, None, None, None, 0, None, 0, ())

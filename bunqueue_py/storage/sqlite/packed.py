@@ -39,7 +39,8 @@ from ...model.rows import (
     STARTED,
     STATE,
 )
-from .rows import ABSENT, COLUMNS, KEEP, RowEncoder, bindable
+from .meta import lone_ties
+from .rows import ABSENT, COLUMNS, KEEP, UNSTARTED, RowEncoder, bindable
 
 MIN_PACKED = 64
 """Fewer rows than this are quicker without."""
@@ -308,12 +309,19 @@ def _absent(results: Sequence[bytes | None], sizes: list[int]) -> list[int] | in
 def _meta(parts: _Rows, sizes: list[int], columns: Columns, encoder: RowEncoder) -> str:
     names, options, started = parts[NAME], parts[OPTIONS], parts[STARTED]
     whole, begun = len(parts.whole), columns.count - len(parts.waiting)
-    if not (
+    alike = (
         # options are equal only if they are one object
         options.count(options[0]) == names.count(names[0]) == columns.count
-        and started.count(None) == len(parts.waiting)
-        and all(_column(parts.whole, p).count(None) == whole for p in (CUSTOM_ID, CLAIM, SIDE))
-    ):
+        and all(_column(parts.whole, p).count(None) == whole for p in (CUSTOM_ID, CLAIM))
+    )
+    ties = None
+    if alike and (sides := _column(parts.whole, SIDE)).count(None) != whole:
+        # of jobs in chains all is known as well; others tell of theirs one by one
+        ties = lone_ties(sides) if whole == columns.count else None
+        alike = ties is not None and set(map(len, ties.others)) == {_ID_LENGTH}
+    elif started.count(None) != len(parts.waiting):
+        alike = False
+    if not alike:
         return columns.texts(encoder.metas([*parts.whole, *parts.runs, *parts.waiting]))
     waiting = encoder.waiting(names[0], options[0])
     if not begun:
@@ -326,12 +334,22 @@ def _meta(parts: _Rows, sizes: list[int], columns: Columns, encoder: RowEncoder)
         # nothing is said of these; a number like the others is told in the same few steps
         started[begun:] = [started[begun - 1]] * len(parts.waiting)
     created = columns.digits(parts[CREATED])
-    text = f"{columns.bind(head)}||{created}||','||{columns.digits(started)}"
-    attempts = parts[ATTEMPTS_MADE]
-    if attempts.count(attempts[0]) == sizes.count(sizes[0]) == columns.count:
-        text += f"||{columns.bind(f',{attempts[0]},{sizes[0]}]')}"
+    if None in started:
+        begun_at = columns.texts([UNSTARTED if at is None else str(at) for at in started])
     else:
-        text += f"||','||{columns.digits(attempts)}||','||{columns.digits(sizes)}||']'"
+        begun_at = columns.digits(started)
+    text = f"{columns.bind(head)}||{created}||','||{begun_at}"
+    attempts = parts[ATTEMPTS_MADE]
+    end = "]" if ties is None else f",null,null,{ties.begin}"
+    if attempts.count(attempts[0]) == sizes.count(sizes[0]) == columns.count:
+        text += f"||{columns.bind(f',{attempts[0]},{sizes[0]}{end}')}"
+    else:
+        text += f"||','||{columns.digits(attempts)}||','||{columns.digits(sizes)}"
+        text += f"||{columns.bind(end)}"
+    if ties is not None:
+        text += f"||{columns.digits(ties.moments)}||{columns.bind(ties.middle)}"
+        text += f"||{columns.ids(ties.others)}||{columns.bind(ties.end)}"
+        text += f"||{columns.digits(ties.codes)}||{columns.bind(ties.last + ']')}"
     if parts.waiting:
         text = f"CASE WHEN i<{columns.bind(begun)} THEN {text} ELSE {columns.bind(waiting)} END"
     return text

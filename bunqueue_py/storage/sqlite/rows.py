@@ -64,7 +64,7 @@ _ROOM = " " * 34 + "]"
 writes a row that is as long as before over the old one; where all the rows of full pages become
 longer, it has to divide the pages, which costs more than all the rest of it."""
 
-_UNSTARTED = "null" + " " * 10
+UNSTARTED = "null" + " " * 10
 """The same for one that has ties to others: as long as a moment, and a byte for the state, since 0
 and 1 take none."""
 
@@ -170,7 +170,7 @@ class RowEncoder:
                 end = "null" if side is None else text
                 meta = bindable(f"{head},{''.join(encode(rest, 0))[1:-1]},{end}]")
             elif side is not None:
-                began = _UNSTARTED if started is None else started
+                began = UNSTARTED if started is None else started
                 meta = bindable(f"{head},{created},{began},{attempts},{size},null,null,{text}]")
             elif started is not None:
                 if (
