@@ -47,14 +47,15 @@ def checked_listener(fn: Any, option: str) -> Callable[..., Any]:
 
 def checked_name(name: object, option: str) -> str:
     """The name if it is 1 to 256 characters of valid text without NUL."""
+    # `from None`: names are checked where a lookup has failed, which is nobody's error
     if not isinstance(name, str):
-        raise ValidationError(f"{option} must be text, not {shown(name)}")
+        raise ValidationError(f"{option} must be text, not {shown(name)}") from None
     if not 1 <= len(name) <= MAX_NAME:
         raise ValidationError(
             f"{option} must have 1 to 256 characters, not {len(name)}: {shown(name)}"
-        )
+        ) from None
     if "\0" in name:
-        raise ValidationError(f"{option} must not contain NUL: {shown(name)}")
+        raise ValidationError(f"{option} must not contain NUL: {shown(name)}") from None
     try:
         name.encode()
     except UnicodeEncodeError:

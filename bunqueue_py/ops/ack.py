@@ -30,9 +30,8 @@ def ack(state: State, job_id: str, token: str | None, data: bytes | None) -> Out
     disk, too. Raises `StorageError` with `accepted` if that fails."""
     timings = state.timings
     began_ns = cut = 0
-    try:
-        record = state.index[job_id]
-    except KeyError:
+    record = state.index.get(job_id)
+    if record is None:
         check_open(state)
         return GONE
     queue: QueueState = record.queue

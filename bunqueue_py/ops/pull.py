@@ -49,9 +49,13 @@ def pull(
     `cancel`.
     """
     timings = state.timings
+    queue: QueueState | None
     try:
         queue = state.queues[queue_name]
     except (KeyError, TypeError):
+        queue = None
+    if queue is None:
+        # not in there: an error of the name's should not come with that one
         queue = find_queue(state, queue_name)
     began_ns = 0
     if timings is not None and not (queue.completed_total + len(queue.active)) & SAMPLED:
@@ -90,9 +94,13 @@ def pull_one(
 ) -> JobSnapshot | None:
     """`pull` for one job: the next one, or `None`."""
     timings = state.timings
+    queue: QueueState | None
     try:
         queue = state.queues[queue_name]
     except (KeyError, TypeError):
+        queue = None
+    if queue is None:
+        # not in there: an error of the name's should not come with that one
         queue = find_queue(state, queue_name)
     began_ns = 0
     if timings is not None and not (queue.completed_total + len(queue.active)) & SAMPLED:

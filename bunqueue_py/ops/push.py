@@ -51,6 +51,7 @@ def push(
         queue = state.queues[queue_name]
     except KeyError:
         queue = None
+    if queue is None:
         checked_queue_name(queue_name)
     if timings is not None and (queue is None or not queue.seq & SAMPLED):
         began_ns = timings.now_ns()
