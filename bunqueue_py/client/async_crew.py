@@ -278,7 +278,7 @@ class AsyncCrew(AsyncRuns):
     # -- the loop's part ---------------------------------------------------------------------
 
     async def _serve(self) -> None:
-        pause_ms = 0
+        pause_ms, collected = 0, False
         try:
             while not self.stopping:
                 try:
@@ -301,13 +301,19 @@ class AsyncCrew(AsyncRuns):
             while self._running:
                 await self._until_changed()
             raise
+        except GeneratorExit:
+            # Collected with a loop that was closed: at any moment, in whatever thread, maybe under
+            # a lock of ours. The heartbeat, or whoever closes the worker, finds the loop closed.
+            collected = True
+            raise
         finally:
-            self._flush()
-            if self._running:
-                self._give_up()
-            self._close_hands()
-            self._over.set()
-            self._ended()
+            if not collected:
+                self._flush()
+                if self._running:
+                    self._give_up()
+                self._close_hands()
+                self._over.set()
+                self._ended()
 
     async def _rest(self, seconds: float) -> None:
         assert self._loop is not None
@@ -387,6 +393,8 @@ class AsyncCrew(AsyncRuns):
                     break
         except ManagerClosedError:
             pass  # what it has is run; its outcome will be refused
+        except GeneratorExit:
+            raise  # as in `_serve`
         except BaseException:
             for token in list(waiting.left):
                 self._runs.pop(token, None)

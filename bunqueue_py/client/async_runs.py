@@ -68,25 +68,31 @@ class AsyncRuns(CrewBase):
         self._interrupts: deque[tuple[str, str]] = deque()
 
     async def _run(self, run: Run) -> None:
-        run.begun = True
+        assert self._loop is not None
+        run.begun, collected = True, False
         try:
             if self._batch is None:
                 result = await self._route(run.jobs[0])
             else:
                 result = await self._route(list(run.jobs))
         except BaseException as error:  # SystemExit and its like fail the job, not the loop
-            await self._raised(run, error)
+            collected = isinstance(error, GeneratorExit) and not _is_current(run.task)
+            if not collected:
+                await self._raised(run, error)
         else:
-            await self._returned(run, result)
+            collected = self._loop.is_closed()
+            if not collected:
+                await self._returned(run, result)
         finally:
-            for token in list(run.left):
-                self._settles(run, token)
-            self._running -= 1
-            self._open.discard(run)
-            try:
+            # Collected with its loop: at any moment, in whatever thread, maybe under a lock of
+            # ours. What it ran goes back when the heartbeat, or whoever closes the worker, finds
+            # the loop closed.
+            if not collected:
+                for token in list(run.left):
+                    self._settles(run, token)
+                self._running -= 1
+                self._open.discard(run)
                 self._changed.set()
-            except RuntimeError:
-                pass  # it is thrown away with its loop, which nobody runs any more
 
     def _check_begun(self, runs: Sequence[Run]) -> None:
         """A task that is cancelled before its first step runs nothing of its coroutine: its jobs go
@@ -100,8 +106,7 @@ class AsyncRuns(CrewBase):
                 self._changed.set()
 
     async def _raised(self, run: Run, error: BaseException) -> None:
-        # a coroutine that is thrown away with its loop
-        dropped = isinstance(error, GeneratorExit) and not _is_current(run.task)
+        dropped = False
         if isinstance(error, asyncio.CancelledError) and run.reason is None:
             # not ours: the handler's own, unless the whole loop is being shut down, which shows
             # a turn later

@@ -224,8 +224,12 @@ class Worker(Emitter):
         try:
             if not self._backend.is_inert:
                 await over.wait()
-        finally:
+        except GeneratorExit:
+            raise  # collected with its loop: nothing can be awaited any more
+        except BaseException:
             await self._close_here()
+            raise
+        await self._close_here()
         if self._fatal is not None:
             raise self._fatal
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from ..model.snapshot import JobSnapshot
@@ -28,7 +29,10 @@ async def pull_async(
     waiter: LoopWaiter,
     off_loop: OffLoop,
 ) -> list[JobSnapshot]:
-    """`pull` for a coroutine. One that is cancelled gives back what it was handed, uncharged."""
+    """`pull` for a coroutine. One that is cancelled gives back what it was handed, uncharged.
+
+    One that is collected with its loop may be so at any moment, in whatever thread, maybe under
+    this very lock: whoever uses the shard next does then what there is to do."""
     queue = find_queue(state, queue_name)
     deadline = None if timeout_ms is None else state.now() + timeout_ms
     try:
@@ -40,6 +44,9 @@ async def pull_async(
             if views is not None:
                 break
             await waiter.sleep(sleep_ms)
+    except GeneratorExit:
+        queue.shard.after.append(partial(give_up, queue, waiter))
+        raise
     except BaseException:
         give_up(queue, waiter)
         raise
@@ -51,9 +58,13 @@ async def pull_async(
 async def _hand_over(
     state: State, queue: QueueState, views: list[JobSnapshot], off_loop: OffLoop
 ) -> None:
+    held = [(view._id, view.token) for view in views]
     try:
         await off_loop(lambda: hand_over(state, queue, views))
+    except GeneratorExit:
+        queue.shard.after.append(partial(release_unstarted, state, held))
+        raise
     except BaseException:
         # cancelled meanwhile (if the disk failed, they are back already)
-        release_unstarted(state, [(view._id, view.token) for view in views])
+        release_unstarted(state, held)
         raise

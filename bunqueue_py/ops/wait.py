@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import Any
 
 from ..errors import (
@@ -59,11 +60,17 @@ async def wait_for_async(state: State, job_id: str, timeout_ms: int | None = Non
         if watcher.outcome is None:
             raise WaitTimeoutError(f"job {job_id} did not finish within the time given")
         return _read(state, job_id, watcher)
+    except GeneratorExit:
+        # collected with its loop, as `pull_async` has it
+        queue.shard.after.append(partial(_unwatch, queue, job_id, watcher))
+        raise
+    except BaseException:
+        if watcher.outcome is None:
+            _unwatch(queue, job_id, watcher)
+        raise
     finally:
         if alarm is not None:
             alarm.cancel()
-        if watcher.outcome is None:
-            _unwatch(queue, job_id, watcher)
 
 
 def _set_in_loop(loop: asyncio.AbstractEventLoop, done: asyncio.Event) -> None:

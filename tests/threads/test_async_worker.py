@@ -656,6 +656,22 @@ def stopped_loop(queue: Queue, *, closed: bool) -> tuple[Worker, Job]:
     return made
 
 
+def test_coroutines_that_are_collected_with_their_loop_take_no_lock() -> None:
+    """The collector may be at work in the middle of a call of ours, under the shard's lock."""
+    with QueueManager() as manager:
+        worker, job = stopped_loop(Queue("q", manager), closed=True)
+        crew: Any = worker._crew
+        tasks = [crew._server, *(run.task for run in crew._runs.values())]
+        assert len(tasks) == 2
+        with manager._state.shards.shards[0].lock:
+            for task in tasks:
+                task.get_coro().close()
+        until(lambda: job.refresh().state == "waiting", "its job goes back")
+        assert job.attempts_made == 0
+        assert not worker.close(timeout=TIMEOUT)
+        assert worker.unfinished == [job.id]
+
+
 @pytest.mark.parametrize("closed", [True, False])
 @pytest.mark.parametrize("elsewhere", [True, False])
 def test_closing_a_worker_whose_loop_is_closed_or_stands_still_gives_its_job_back(
