@@ -103,7 +103,7 @@ def _value(state: State, job_id: str, other: str) -> Any:
         return decode(state, data, f"the result of job {other}")
     raise ResultExpiredError(
         f"job {job_id} waited for job {other}, whose result was evicted (keep_results) before it "
-        "began to wait, or since it has ended itself"
+        "began to wait, or since it has ended itself; or which was retried, and then removed"
     )
 
 

@@ -108,7 +108,11 @@ class Actor:
 
     def remove(self) -> None:
         found = self.manager.get_job(self.some())
-        if found is not None and not found.data["root"]:
+        if found is None or found.data["root"]:
+            return
+        # with one that was retried its first result is gone, and whoever failed with that has
+        # nothing to read any more: rightly so, but it could not be told from a loss
+        if all(entry.state != "retried" for entry in found.timeline):
             found.remove()
 
     def add_child(self) -> None:

@@ -96,7 +96,8 @@ def test_with_the_defaults_memory_keeps_what_it_says_and_the_totals_count_all(
         assert (stats.totals.added, stats.totals.completed) == (jobs, jobs)
         memory = stats.memory
         assert memory["results"] <= 10_000
-        assert memory["proofs"] <= 50_000
+        # up to 1,000 more, until they are let go together
+        assert memory["proofs"] <= 51_000
 
 
 def read_now_and_then(path: Path, stop: threading.Event, stays: list[float]) -> None:

@@ -23,6 +23,7 @@ from bunqueue_py import (
     ManagerConfig,
     Queue,
     QueueManager,
+    ResultExpiredError,
     SerializationError,
     ValidationError,
     WaitForChildren,
@@ -993,3 +994,23 @@ def test_a_child_that_a_file_has_spoiled_fails_its_parent(tmp_path: Path, policy
         else:
             assert found.state == "waiting"
             assert list(found.ignored_failures()) == [tree.children[0].job.id]
+
+
+def test_a_child_that_is_retried_and_removed_leaves_its_failed_parent_nothing_to_read(
+    manager: QueueManager, flows: FlowProducer
+) -> None:
+    child = FlowNode("q", "child")
+    parent = flows.add(FlowNode("q", "parent", children=[child], attempts=1)).job
+    first = manager.pull("q")
+    assert first is not None
+    manager.ack(first, "told")
+    held = manager.pull("q")
+    assert held == parent
+    manager.fail(held, "no")
+    assert parent.children_values() == {first.id: "told"}
+    # its next run will have another result
+    first.retry()
+    assert parent.children_values() == {}
+    first.remove()
+    with pytest.raises(ResultExpiredError, match="retried, and then removed"):
+        parent.children_values()
