@@ -32,7 +32,7 @@ from .durations import ms_to_moment, optional_moment, shown, timeout_to_ms, to_m
 from .errors import ForkedManagerError, LockError, StorageError, UnrecoverableError, ValidationError
 from .event_hub import EventHub
 from .ids import Ids, SystemIds
-from .model.checks import checked_iterable
+from .model.checks import check_clock, checked_iterable
 from .model.failure import bounded, describe
 from .model.figures import ManagerStats, MinuteCount, checked_ending
 from .model.flow_node import FlowNode, FlowPlan, planned
@@ -180,8 +180,7 @@ class QueueManager:
         if config is not None and not isinstance(config, ManagerConfig):
             raise ValidationError(f"config must be a ManagerConfig, not {shown(config)}")
         checked_bool(background, "background")
-        if clock is not None and not hasattr(clock, "timeline_ms"):
-            raise ValidationError(f"clock must be a Clock, not {shown(clock)}")
+        check_clock(clock)
         if background and getattr(clock, "is_virtual", False):
             raise ValidationError(
                 "a virtual clock moves only by hand, and threads would wait on it for ever: "

@@ -32,7 +32,7 @@ from .errors import (
     StorageError,
     ValidationError,
 )
-from .model.checks import checked_iterable
+from .model.checks import check_clock, checked_iterable
 from .model.failure import Failure
 from .model.figures import MinuteCount, checked_ending
 from .model.job import ACTIVE, COMPLETED, FAILED, GATED, PENDING, JobRecord
@@ -108,8 +108,7 @@ def open_readonly(
     """
     if serializer is not None:
         ManagerConfig(serializer=serializer)  # which checks it
-    if clock is not None and not hasattr(clock, "timeline_ms"):
-        raise ValidationError(f"clock must be a Clock, not {shown(clock)}")
+    check_clock(clock)
     reader = Reader(os.path.realpath(absolute(path, "path")))
     written = reader.read(lambda connection: read_meta(connection, "serializer"))
     if serializer is None:

@@ -13,6 +13,12 @@ MAX_NAME = 256
 """How many characters a name, a custom id, a key may have."""
 
 
+def check_clock(clock: object) -> None:
+    """Raises `ValidationError` for what is given as a clock and tells no time."""
+    if clock is not None and not hasattr(clock, "timeline_ms"):
+        raise ValidationError(f"clock must be a Clock, not {shown(clock)}")
+
+
 def checked_iterable(value: Any, option: str) -> Iterable[Any]:
     """The value if it can be iterated over and is no text."""
     if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):

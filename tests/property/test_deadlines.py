@@ -334,9 +334,16 @@ def test_jobs_that_are_gone_leave_no_deadlines_behind(cycle: Any) -> None:
         check(manager._state)
 
 
-def test_a_kept_job_that_is_retried_again_and_again_has_one_deadline() -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{"remove_on_complete": KeepJobs(age=86_400)}, {"ttl": 86_400}],
+    ids=["kept for a day", "with a ttl"],
+)
+def test_a_job_that_is_run_and_retried_again_and_again_has_few_deadlines(
+    options: dict[str, Any],
+) -> None:
     with QueueManager(clock=VirtualClock(), background=False) as manager:
-        manager.push("mail", remove_on_complete=KeepJobs(age=86_400))
+        manager.push("mail", **options)
         for _ in range(CYCLES):
             job = manager.pull("mail")
             manager.ack(job)
@@ -369,17 +376,6 @@ def test_of_runs_that_end_the_other_way_round_the_leases_of_those_under_way_stay
         clock.advance(seconds=31)
         manager.run_pending()
         assert [manager.get_state(job) for job in jobs] == ["delayed"] * 5 + ["completed"] * 5
-
-
-def test_a_job_with_a_ttl_that_is_run_and_retried_again_and_again_has_few_deadlines() -> None:
-    with QueueManager(clock=VirtualClock(), background=False) as manager:
-        manager.push("mail", ttl=86_400)
-        for _ in range(CYCLES):
-            job = manager.pull("mail")
-            manager.ack(job)
-            manager.retry(job)
-        assert pending_entries(manager) <= ROOM
-        check(manager._state)
 
 
 def test_a_job_with_a_ttl_that_is_taken_and_given_back_again_and_again_has_few_deadlines() -> None:
