@@ -374,6 +374,17 @@ def test_a_link_in_the_temporary_folder_is_left_alone(
     assert "symbolic link; it is left alone" in caplog.text
 
 
+def left_by_another_user(make: Callable[..., Bench], temporary: Path) -> Path:
+    """What could not be written, in a file of somebody else's."""
+    bench = make()
+    bench.add("a")
+    blocked(bench)
+    closed_in_vain(bench)
+    (left,) = temporary.iterdir()
+    os.chown(left, 12345, 12345)
+    return left
+
+
 @posix
 @pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() != 0, reason="gives a file away: root only"
@@ -381,12 +392,7 @@ def test_a_link_in_the_temporary_folder_is_left_alone(
 def test_a_file_of_another_user_is_left_alone(
     make: Callable[..., Bench], temporary: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench = make()
-    bench.add("a")
-    blocked(bench)
-    closed_in_vain(bench)
-    (left,) = temporary.iterdir()
-    os.chown(left, 12345, 12345)
+    left_by_another_user(make, temporary)
     assert make().taken_in == 0
     assert "no file of this user's" in caplog.text
 
@@ -400,12 +406,7 @@ def test_a_file_of_another_user_that_nobody_may_read_keeps_nobody_from_the_datab
     temporary: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    bench = make()
-    bench.add("a")
-    blocked(bench)
-    closed_in_vain(bench)
-    (left,) = temporary.iterdir()
-    os.chown(left, 12345, 12345)
+    left = left_by_another_user(make, temporary)
     plain_open = os.open
 
     def open_as_user(path: Any, *rest: Any) -> int:
